@@ -19,11 +19,11 @@ namespace relibra {
 
 // Which step of which job a plan is for. The planning core does not know.
 struct PlanKey {
-  std::string job;
+  std::string job = {};
   uint32_t step = 0;
   uint32_t policy_version = 0;
-  std::string pass;
-  std::string ep_group;
+  std::string pass = {};
+  std::string ep_group = {};
 };
 
 // The message without its layers.

@@ -46,14 +46,14 @@ struct RoutedIdLayout {
   int num_experts = 0;
   // Which row of the layer axis each counted layer is, ascending. Empty: every row counts. The
   // rows of other (dense) layers are skipped, whatever they hold.
-  std::vector<int> counted_rows;
+  std::vector<int> counted_rows = {};
   // The model's own numbers of the counted layers, for messages. Empty: 0, 1, …
-  std::vector<uint32_t> layer_ids;
+  std::vector<uint32_t> layer_ids = {};
 };
 
 // Where some rows come from, for messages.
 struct RowOrigin {
-  absl::string_view sequence;
+  absl::string_view sequence = {};
   uint64_t token_offset = 0;  // position in the sequence of the first row
 };
 
