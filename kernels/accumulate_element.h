@@ -30,9 +30,8 @@ RELIBRA_HOST_DEVICE void AccumulateGroup(const AccumulateArgs& args, int64_t gro
   RELIBRA_UNROLL
   for (int i = 0; i < kGroup; ++i) sum[i] = ElementOf<FloatType::kFp32>(before, i);
   for (int32_t r = 0; r < args.num_replicas; ++r) {
-    const RawGroup<type> replica =
-        LoadGroup<type>(static_cast<const char*>(args.replicas[r]) +
-                        group * kGroup * static_cast<int64_t>(SizeOf(type)));
+    const RawGroup<type> replica = LoadGroup<type>(static_cast<const char*>(args.replicas[r]) +
+                                                   group * kGroup * kElementBytes<type>);
     RELIBRA_UNROLL
     for (int i = 0; i < kGroup; ++i) sum[i] += ElementOf<type>(replica, i);
   }
