@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "planner_service/server/quoted.h"
 
 namespace relibra::server {
 namespace {
@@ -17,10 +18,10 @@ namespace {
 constexpr uint32_t kMaxMicroBatches = 1 << 20;
 constexpr size_t kIdsShown = 5;
 
-absl::Status CheckMicroBatches(std::string_view field, uint32_t num_micro_batches) {
+absl::Status CheckMicroBatches(absl::string_view field, uint32_t num_micro_batches) {
   if (num_micro_batches >= 1 && num_micro_batches <= kMaxMicroBatches) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, ": expected 1 to ", kMaxMicroBatches,
-                                                 ", got ", num_micro_batches));
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": expected 1 to ", kMaxMicroBatches, ", got ", num_micro_batches));
 }
 
 // Where the routes of a composition's sequences fall short, by [micro-batch][layer][source rank].
@@ -32,9 +33,9 @@ struct Sums {
 };
 
 absl::Status Overflow(const Job& job, int layer, uint32_t micro_batch, uint32_t rank, int expert) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "layer ", job.LayerId(layer), ", micro-batch ", micro_batch, ", rank ", rank, ", expert ",
-      expert, ": more (token, choice) pairs than fit into 32 bits"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("layer ", job.LayerId(layer), ", micro-batch ", micro_batch, ", rank ", rank,
+                   ", expert ", expert, ": more (token, choice) pairs than fit into 32 bits"));
 }
 
 // loads row [E] += counts; an error on overflow.
@@ -59,8 +60,7 @@ absl::Status AddPadding(const Job& job, int layer, const v1::SequencePlacement& 
   const uint64_t period = experts / std::gcd(experts, row_ids);
   std::vector<uint32_t> counts(experts);
   for (uint64_t r = 0; r < std::min<uint64_t>(period, placement.padding_rows()); ++r) {
-    const auto times =
-        static_cast<uint32_t>((placement.padding_rows() - r + period - 1) / period);
+    const auto times = static_cast<uint32_t>((placement.padding_rows() - r + period - 1) / period);
     const uint64_t first = r * row_ids + uint64_t{1} * job.layer_rows[layer] * job.top_k();
     for (int k = 0; k < job.top_k(); ++k) counts[(first + k) % experts] += times;
   }
@@ -166,9 +166,9 @@ absl::Status CheckRecorded(const v1::Composition& composition, int data_parallel
     if (without++ < kIdsShown) first_ids.push_back(Quoted(placement.sequence_id()));
   }
   if (without == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(without, " of ", wanted, " sequences have no records: ",
-                   absl::StrJoin(first_ids, ", "), without > kIdsShown ? ", ..." : ""));
+  return absl::FailedPreconditionError(absl::StrCat(
+      without, " of ", wanted, " sequences have no records: ", absl::StrJoin(first_ids, ", "),
+      without > kIdsShown ? ", ..." : ""));
 }
 
 }  // namespace
@@ -181,12 +181,12 @@ absl::Status CheckComposition(const Job& job, const v1::Composition& composition
   for (const EpGroup& group : job.groups) {
     num_indices = std::max(num_indices, group.data_parallel_index + 1);
   }
-  absl::flat_hash_map<std::string_view, int> seen;
+  absl::flat_hash_map<absl::string_view, int> seen;
   for (int i = 0; i < composition.sequences_size(); ++i) {
     const v1::SequencePlacement& placement = composition.sequences(i);
-    const auto fail = [&](std::string_view field, auto&&... what) {
-      return absl::InvalidArgumentError(absl::StrCat("composition.sequences[", i, "].", field,
-                                                     ": ", what...));
+    const auto fail = [&](absl::string_view field, auto&&... what) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("composition.sequences[", i, "].", field, ": ", what...));
     };
     if (placement.sequence_id().empty()) return fail("sequence_id", "expected an id, got none");
     const auto [first, added] = seen.emplace(placement.sequence_id(), i);
@@ -246,14 +246,14 @@ absl::StatusOr<GroupLoads> MakeGroupLoads(const Job& job, int group_index,
     status = AddSequence(job, group, placement, routes, *loads, missing, sums);
     if (!status.ok()) return status;
   }
-  const double share =
-      sums.expected == 0 ? 0
-                         : static_cast<double>(sums.missing) / static_cast<double>(sums.expected);
+  const double share = sums.expected == 0
+                           ? 0
+                           : static_cast<double>(sums.missing) / static_cast<double>(sums.expected);
   if (share > job.spec.max_missing_share()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "EP group \"", group.name, "\": ", sums.missing, " of ", sums.expected,
-        " (token, layer) pairs have no recorded route, a share of ", share,
-        "; max_missing_share is ", job.spec.max_missing_share()));
+    return absl::FailedPreconditionError(
+        absl::StrCat("EP group \"", group.name, "\": ", sums.missing, " of ", sums.expected,
+                     " (token, layer) pairs have no recorded route, a share of ", share,
+                     "; max_missing_share is ", job.spec.max_missing_share()));
   }
   status = SpreadMissing(job, group, missing, *loads);
   if (!status.ok()) return status;
@@ -286,19 +286,19 @@ absl::Status CopyEntries(const Job& job, int group, const v1::LoadCounts& counts
   const LoadShape& shape = loads.shape();
   const int64_t num_entries = int64_t{shape.micro_batches} * shape.layers;
   if (counts.entries_size() > num_entries - next_entry) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("counts.entries: expected ", num_entries, " (num_micro_batches x num_layers)",
-                     ", got ", next_entry + counts.entries_size()));
+    return absl::InvalidArgumentError(absl::StrCat("counts.entries: expected ", num_entries,
+                                                   " (num_micro_batches x num_layers)", ", got ",
+                                                   next_entry + counts.entries_size()));
   }
   for (const v1::LayerLoads& entry : counts.entries()) {
     const int micro_batch = static_cast<int>(next_entry / shape.layers);
     const int layer = static_cast<int>(next_entry % shape.layers);
     absl::Span<uint32_t> matrix = loads.Mutable(micro_batch, layer);
     if (static_cast<size_t>(entry.counts_size()) != matrix.size()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "layer ", job.LayerId(job.groups[group].layers[layer]), ", micro-batch ", micro_batch,
-          ": expected ", shape.sources, " x ", shape.experts, " = ", matrix.size(),
-          " counts, got ", entry.counts_size()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("layer ", job.LayerId(job.groups[group].layers[layer]), ", micro-batch ",
+                       micro_batch, ": expected ", shape.sources, " x ", shape.experts, " = ",
+                       matrix.size(), " counts, got ", entry.counts_size()));
     }
     std::copy(entry.counts().begin(), entry.counts().end(), matrix.begin());
     ++next_entry;
@@ -312,10 +312,9 @@ absl::StatusOr<Loads> LoadsFromCounts(const Job& job, int group, const v1::LoadC
   const LoadShape shape = GroupLoadShape(job, group, static_cast<int>(counts.num_micro_batches()));
   const int64_t num_entries = int64_t{shape.micro_batches} * shape.layers;
   if (counts.first_entry() != 0 || counts.entries_size() != num_entries) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("counts.entries: expected ", num_entries, " (num_micro_batches x num_layers)",
-                     " from entry 0, got ", counts.entries_size(), " from entry ",
-                     counts.first_entry()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "counts.entries: expected ", num_entries, " (num_micro_batches x num_layers)",
+        " from entry 0, got ", counts.entries_size(), " from entry ", counts.first_entry()));
   }
   absl::StatusOr<Loads> loads = Loads::Create(shape);
   if (!loads.ok()) return loads.status();

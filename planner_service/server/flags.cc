@@ -13,8 +13,7 @@ constexpr int kExitBadWords = 2;
 
 void AddAddresses(CLI::App& app, Flags& flags) {
   const std::string group = "Addresses";
-  app.add_option("--listen", flags.server.listen,
-                 "Where to serve gRPC; port 0 takes any free one")
+  app.add_option("--listen", flags.server.listen, "Where to serve gRPC; port 0 takes any free one")
       ->type_name("HOST:PORT")
       ->capture_default_str()
       ->group(group);

@@ -18,9 +18,9 @@ absl::Status CheckAgent(const v1::AgentInfo& agent, int num_ranks) {
         absl::StrCat("agent.rank: expected less than ", num_ranks, ", got ", agent.rank()));
   }
   if (agent.transport_address().size() > kMaxAddressBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("agent.transport_address: expected at most ", kMaxAddressBytes,
-                     " bytes, got ", agent.transport_address().size()));
+    return absl::InvalidArgumentError(absl::StrCat("agent.transport_address: expected at most ",
+                                                   kMaxAddressBytes, " bytes, got ",
+                                                   agent.transport_address().size()));
   }
   for (const auto& [field, value] :
        {std::pair<const char*, const std::string&>{"host", agent.host()},
@@ -42,15 +42,14 @@ GroupAgents::GroupAgents(std::shared_ptr<const Job> job, int group,
       account_(std::move(account)),
       agents_(job_->topology.num_ranks()) {}
 
-absl::Status GroupAgents::Enter(const v1::AgentInfo& agent,
-                                std::vector<JoinCallback>& superseded) {
+absl::Status GroupAgents::Enter(const v1::AgentInfo& agent, std::vector<JoinCallback>& superseded) {
   absl::Status status = CheckAgent(agent, static_cast<int>(agents_.size()));
   if (!status.ok()) return status;
   Agent& known = agents_[agent.rank()];
   if (known.known && agent.incarnation() < known.info.incarnation()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("agent.incarnation: rank ", agent.rank(), " is known with ",
-                     known.info.incarnation(), ", got the earlier ", agent.incarnation()));
+    return absl::FailedPreconditionError(absl::StrCat("agent.incarnation: rank ", agent.rank(),
+                                                      " is known with ", known.info.incarnation(),
+                                                      ", got the earlier ", agent.incarnation()));
   }
   const bool is_newer = !known.known || agent.incarnation() > known.info.incarnation();
   if (!is_newer) {
@@ -111,7 +110,8 @@ void GroupAgents::Join(uint64_t waiter, const v1::AgentInfo& agent, JoinCallback
   {
     absl::MutexLock lock(&mutex_);
     status = closed_;
-    if (status.ok() && waiters_.erase(waiter) == 0) status = absl::CancelledError("no longer waited for");
+    if (status.ok() && waiters_.erase(waiter) == 0)
+      status = absl::CancelledError("no longer waited for");
     if (status.ok()) status = Enter(agent, superseded);
     if (status.ok() && Complete()) {
       members = AllMembers();
@@ -130,8 +130,8 @@ void GroupAgents::Join(uint64_t waiter, const v1::AgentInfo& agent, JoinCallback
   }
   if (!status.ok()) done(status);
   for (const JoinCallback& callback : superseded) {
-    callback(absl::AbortedError(absl::StrCat("rank ", agent.rank(), " joined as incarnation ",
-                                             agent.incarnation())));
+    callback(absl::AbortedError(
+        absl::StrCat("rank ", agent.rank(), " joined as incarnation ", agent.incarnation())));
   }
   for (const JoinCallback& callback : complete) callback(members);
 }
@@ -160,8 +160,8 @@ void GroupAgents::Expire(uint64_t waiter) {
   }
   Leave(waiter, absl::DeadlineExceededError(absl::StrCat(
                     num_absent, " of ", job_->topology.num_ranks(), " ranks of EP group \"",
-                    job_->groups[group_].name, "\" have not joined: ",
-                    absl::StrJoin(absent, ", "), num_absent > kRanksShown ? ", ..." : "")));
+                    job_->groups[group_].name, "\" have not joined: ", absl::StrJoin(absent, ", "),
+                    num_absent > kRanksShown ? ", ..." : "")));
 }
 
 void GroupAgents::Close(const absl::Status& status) {

@@ -44,8 +44,8 @@ class GroupAgents {
   // A name for one Join.
   uint64_t NewWaiter();
 
-  // Ends the wait of one Join with `status`, if it still waits or has not begun to. The rank stays in
-  // the round.
+  // Ends the wait of one Join with `status`, if it still waits or has not begun to. The rank stays
+  // in the round.
   void Leave(uint64_t waiter, const absl::Status& status);
   // As Leave, DEADLINE_EXCEEDED naming the ranks that have not joined.
   void Expire(uint64_t waiter);

@@ -23,47 +23,25 @@ constexpr uint32_t kMaxSize = 65535;  // of experts, ranks, slots, layer numbers
 constexpr uint32_t kMaxLayers = 4096;
 constexpr uint32_t kMaxGroups = 4096;
 
-absl::Status Expected(std::string_view field, std::string_view expected, double got) {
+absl::Status Expected(absl::string_view field, absl::string_view expected, double got) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": expected ", expected, ", got ", got));
 }
 
-absl::Status CheckRange(std::string_view field, uint64_t value, uint64_t least, uint64_t most) {
+absl::Status CheckRange(absl::string_view field, uint64_t value, uint64_t least, uint64_t most) {
   if (value >= least && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(field, ": expected ", least, " to ", most, ", got ", value));
 }
 
-absl::Status CheckAscending(std::string_view field,
+absl::Status CheckAscending(absl::string_view field,
                             const google::protobuf::RepeatedField<uint32_t>& values) {
   for (int i = 1; i < values.size(); ++i) {
     if (values[i] <= values[i - 1]) {
-      return absl::InvalidArgumentError(absl::StrCat(field, "[", i, "]: expected more than ",
-                                                     values[i - 1], " (ascending), got ",
-                                                     values[i]));
+      return absl::InvalidArgumentError(absl::StrCat(
+          field, "[", i, "]: expected more than ", values[i - 1], " (ascending), got ", values[i]));
     }
   }
   return absl::OkStatus();
-}
-
-// The largest id that a type can carry; -1 for a type this planner does not know.
-int64_t LargestId(v1::IdType type) {
-  switch (type) {
-    case v1::ID_TYPE_UNSPECIFIED:
-    case v1::ID_TYPE_INT64:
-      return std::numeric_limits<int64_t>::max();
-    case v1::ID_TYPE_UINT8:
-      return std::numeric_limits<uint8_t>::max();
-    case v1::ID_TYPE_INT8:
-      return std::numeric_limits<int8_t>::max();
-    case v1::ID_TYPE_INT16:
-      return std::numeric_limits<int16_t>::max();
-    case v1::ID_TYPE_UINT16:
-      return std::numeric_limits<uint16_t>::max();
-    case v1::ID_TYPE_INT32:
-      return std::numeric_limits<int32_t>::max();
-    default:
-      return -1;
-  }
 }
 
 absl::Status CheckModel(const v1::Model& model) {
@@ -72,7 +50,7 @@ absl::Status CheckModel(const v1::Model& model) {
   }
   absl::Status status =
       CheckRange("model.moe_layer_ids: number of layers",
-                                   static_cast<uint64_t>(model.moe_layer_ids_size()), 1, kMaxLayers);
+                 static_cast<uint64_t>(model.moe_layer_ids_size()), 1, kMaxLayers);
   if (status.ok()) status = CheckAscending("model.moe_layer_ids", model.moe_layer_ids());
   if (status.ok()) {
     status = CheckRange("model.moe_layer_ids: last",
@@ -115,9 +93,9 @@ absl::Status CheckLayerAxis(const v1::JobSpec& spec) {
   absl::Status status = CheckRange("num_hidden_layers", spec.num_hidden_layers(), 1, kMaxSize);
   if (!status.ok()) return status;
   if (last >= spec.num_hidden_layers()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model.moe_layer_ids: layer ", last, " is not below num_hidden_layers ",
-                     spec.num_hidden_layers()));
+    return absl::InvalidArgumentError(absl::StrCat("model.moe_layer_ids: layer ", last,
+                                                   " is not below num_hidden_layers ",
+                                                   spec.num_hidden_layers()));
   }
   return absl::OkStatus();
 }
@@ -126,22 +104,22 @@ absl::Status CheckIdType(const v1::JobSpec& spec) {
   const int64_t largest = LargestId(spec.id_type());
   if (largest < 0) return Expected("id_type", "a known IdType", spec.id_type());
   if (int64_t{spec.model().num_experts()} - 1 > largest) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "id_type: ", v1::IdType_Name(spec.id_type()), " holds ids up to ", largest,
-        ", too small for model.num_experts ", spec.model().num_experts()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("id_type: ", v1::IdType_Name(spec.id_type()), " holds ids up to ", largest,
+                     ", too small for model.num_experts ", spec.model().num_experts()));
   }
   return absl::OkStatus();
 }
 
 // One group's own fields; its layers as indices.
-absl::StatusOr<EpGroup> MakeGroup(const v1::EpGroup& group, std::string_view field,
+absl::StatusOr<EpGroup> MakeGroup(const v1::EpGroup& group, absl::string_view field,
                                   const v1::JobSpec& spec, int num_ranks) {
   absl::Status status = CheckName(absl::StrCat(field, ".name"), group.name());
   if (!status.ok()) return status;
   if (group.global_ranks_size() != num_ranks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ".global_ranks: expected ", num_ranks, " ranks (nodes x gpus_per_node)",
-                     ", got ", group.global_ranks_size()));
+    return absl::InvalidArgumentError(absl::StrCat(field, ".global_ranks: expected ", num_ranks,
+                                                   " ranks (nodes x gpus_per_node)", ", got ",
+                                                   group.global_ranks_size()));
   }
   status = CheckAscending(absl::StrCat(field, ".layer_ids"), group.layer_ids());
   if (status.ok()) {
@@ -170,7 +148,8 @@ absl::StatusOr<EpGroup> MakeGroup(const v1::EpGroup& group, std::string_view fie
 absl::Status CheckGroupsTogether(const v1::JobSpec& spec, const std::vector<EpGroup>& groups) {
   std::set<std::string> names;
   std::map<uint32_t, std::string> owner_of_rank;
-  std::map<int, std::map<int, std::string>> owner_of_layer;  // data-parallel index -> layer -> group
+  std::map<int, std::map<int, std::string>>
+      owner_of_layer;  // data-parallel index -> layer -> group
   for (int g = 0; g < spec.ep_groups_size(); ++g) {
     const v1::EpGroup& group = spec.ep_groups(g);
     const std::string field = absl::StrCat("ep_groups[", g, "]");
@@ -181,28 +160,27 @@ absl::Status CheckGroupsTogether(const v1::JobSpec& spec, const std::vector<EpGr
     for (int r = 0; r < group.global_ranks_size(); ++r) {
       const auto [owner, added] = owner_of_rank.emplace(group.global_ranks(r), group.name());
       if (!added) {
-        return absl::InvalidArgumentError(absl::StrCat(field, ".global_ranks[", r, "]: rank ",
-                                                       group.global_ranks(r),
-                                                       " is already in group \"", owner->second,
-                                                       "\""));
+        return absl::InvalidArgumentError(
+            absl::StrCat(field, ".global_ranks[", r, "]: rank ", group.global_ranks(r),
+                         " is already in group \"", owner->second, "\""));
       }
     }
     for (int layer : groups[g].layers) {
       const auto [owner, added] =
           owner_of_layer[groups[g].data_parallel_index].emplace(layer, group.name());
       if (!added) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            field, ".layer_ids: layer ", spec.model().moe_layer_ids(layer),
-            " of data_parallel_index ", group.data_parallel_index(), " is already in group \"",
-            owner->second, "\""));
+        return absl::InvalidArgumentError(
+            absl::StrCat(field, ".layer_ids: layer ", spec.model().moe_layer_ids(layer),
+                         " of data_parallel_index ", group.data_parallel_index(),
+                         " is already in group \"", owner->second, "\""));
       }
     }
   }
   int expected_index = 0;
   for (const auto& [index, layers] : owner_of_layer) {
     if (index != expected_index++) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "ep_groups: no group has data_parallel_index ", expected_index - 1));
+      return absl::InvalidArgumentError(
+          absl::StrCat("ep_groups: no group has data_parallel_index ", expected_index - 1));
     }
     for (int layer = 0; layer < spec.model().moe_layer_ids_size(); ++layer) {
       if (layers.count(layer) == 0) {
@@ -227,18 +205,18 @@ void FillGroups(v1::JobSpec& spec, int num_ranks) {
   }
 }
 
-absl::Status CheckCost(std::string_view field, double cost) {
+absl::Status CheckCost(absl::string_view field, double cost) {
   if (std::isfinite(cost) && cost >= 0) return absl::OkStatus();
   return Expected(field, "a number of tokens of at least 0", cost);
 }
 
 }  // namespace
 
-absl::Status CheckName(std::string_view field, std::string_view name) {
-  const bool good = !name.empty() && name.size() <= 63 &&
-                    std::all_of(name.begin(), name.end(), [](char c) {
-                      return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
-                    });
+absl::Status CheckName(absl::string_view field, absl::string_view name) {
+  const bool good =
+      !name.empty() && name.size() <= 63 && std::all_of(name.begin(), name.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+      });
   if (good) return absl::OkStatus();
   if (name.size() > 63) {
     return absl::InvalidArgumentError(
@@ -251,7 +229,7 @@ absl::Status CheckName(std::string_view field, std::string_view name) {
       absl::StrCat(field, ": expected 1 to 63 of [a-z0-9-], got \"", shown, "\""));
 }
 
-absl::StatusOr<PlanOptions> MakePlanOptions(std::string_view field,
+absl::StatusOr<PlanOptions> MakePlanOptions(absl::string_view field,
                                             const v1::PlanOptions& options) {
   PlanOptions made;
   switch (options.effort()) {
@@ -283,7 +261,7 @@ absl::StatusOr<PlanOptions> MakePlanOptions(std::string_view field,
   return made;
 }
 
-absl::StatusOr<int> Job::GroupIndex(std::string_view name) const {
+absl::StatusOr<int> Job::GroupIndex(absl::string_view name) const {
   if (name.empty()) {
     if (groups.size() == 1) return 0;
     return absl::InvalidArgumentError(absl::StrCat("ep_group: expected one of the ", groups.size(),
@@ -342,13 +320,33 @@ absl::StatusOr<std::shared_ptr<const Job>> MakeJob(v1::JobSpec spec) {
   return job;
 }
 
+int64_t LargestId(v1::IdType type) {
+  switch (type) {
+    case v1::ID_TYPE_UNSPECIFIED:
+    case v1::ID_TYPE_INT64:
+      return std::numeric_limits<int64_t>::max();
+    case v1::ID_TYPE_UINT8:
+      return std::numeric_limits<uint8_t>::max();
+    case v1::ID_TYPE_INT8:
+      return std::numeric_limits<int8_t>::max();
+    case v1::ID_TYPE_INT16:
+      return std::numeric_limits<int16_t>::max();
+    case v1::ID_TYPE_UINT16:
+      return std::numeric_limits<uint16_t>::max();
+    case v1::ID_TYPE_INT32:
+      return std::numeric_limits<int32_t>::max();
+    default:
+      return -1;
+  }
+}
+
 std::string FirstDifference(const v1::JobSpec& known, const v1::JobSpec& asked) {
   google::protobuf::util::MessageDifferencer differencer;
   std::string report;
   differencer.ReportDifferencesToString(&report);
   if (differencer.Compare(known, asked)) return "";
   // Lines read "modified: model.num_experts: 64 -> 128".
-  std::string_view first = *absl::StrSplit(report, '\n').begin();
+  absl::string_view first = *absl::StrSplit(report, '\n').begin();
   absl::ConsumePrefix(&first, "modified: ");
   return std::string(first);
 }

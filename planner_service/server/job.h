@@ -4,10 +4,10 @@
 
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "planner_service/core/planner.h"
 #include "planner_service/core/topology.h"
 #include "relibra/v1/job.pb.h"
@@ -39,7 +39,7 @@ struct Job {
 
   // The group of that name; the only group for an empty name. NOT_FOUND when there is none of the
   // name, INVALID_ARGUMENT when the name is empty and there are several.
-  absl::StatusOr<int> GroupIndex(std::string_view name) const;
+  absl::StatusOr<int> GroupIndex(absl::string_view name) const;
 };
 
 // Checks every field and fills defaults in. INVALID_ARGUMENT naming the field and what is expected.
@@ -49,11 +49,15 @@ absl::StatusOr<std::shared_ptr<const Job>> MakeJob(v1::JobSpec spec);
 // "model.num_experts: 64 -> 128"; empty when they are the same.
 std::string FirstDifference(const v1::JobSpec& known, const v1::JobSpec& asked);
 
+// The largest expert id that a type can carry; -1 for a type this planner does not know.
+int64_t LargestId(v1::IdType type);
+
 // OK when the name is 1 to 63 of [a-z0-9-]; else INVALID_ARGUMENT that begins with the field.
-absl::Status CheckName(std::string_view field, std::string_view name);
+absl::Status CheckName(absl::string_view field, absl::string_view name);
 
 // Checks options (field: how to call them in a message) and converts them to the core's.
-absl::StatusOr<PlanOptions> MakePlanOptions(std::string_view field, const v1::PlanOptions& options);
+absl::StatusOr<PlanOptions> MakePlanOptions(absl::string_view field,
+                                            const v1::PlanOptions& options);
 
 }  // namespace relibra::server
 

@@ -30,7 +30,7 @@ void GroupHomes::Set(std::shared_ptr<const Placement> homes, std::string digest)
   digest_ = std::move(digest);
 }
 
-bool GroupHomes::TakeBack(std::string_view digest, std::shared_ptr<const Placement> homes_before) {
+bool GroupHomes::TakeBack(absl::string_view digest, std::shared_ptr<const Placement> homes_before) {
   absl::MutexLock lock(&mutex_);
   if (digest_.empty() || digest != digest_) return false;
   homes_ = std::move(homes_before);
@@ -67,7 +67,7 @@ void JobState::AddRecords(uint64_t records, uint64_t bytes) {
   record_bytes_ += bytes;
 }
 
-void JobState::SetLastError(std::string_view error) {
+void JobState::SetLastError(absl::string_view error) {
   absl::MutexLock lock(&mutex_);
   last_error_ = std::string(error);
 }
@@ -91,9 +91,9 @@ absl::StatusOr<JobRegistry::Registered> JobRegistry::Register(const v1::JobSpec&
         "job \"", name, "\" is registered with another spec; first difference: ", difference));
   }
   if (static_cast<int>(jobs_.size()) >= limits_.max_jobs) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("jobs: ", jobs_.size(), " are registered, the quota is ", limits_.max_jobs,
-                     " (--max-jobs)"));
+    return absl::ResourceExhaustedError(absl::StrCat("jobs: ", jobs_.size(),
+                                                     " are registered, the quota is ",
+                                                     limits_.max_jobs, " (--max-jobs)"));
   }
   auto account = MemoryAccount::Create(absl::StrCat("job \"", name, "\""), "--max-job-bytes",
                                        limits_.max_job_bytes, account_);
@@ -105,7 +105,7 @@ absl::StatusOr<JobRegistry::Registered> JobRegistry::Register(const v1::JobSpec&
   return Registered{std::move(state), false};
 }
 
-absl::StatusOr<std::shared_ptr<JobState>> JobRegistry::Find(std::string_view name) const {
+absl::StatusOr<std::shared_ptr<JobState>> JobRegistry::Find(absl::string_view name) const {
   absl::MutexLock lock(&mutex_);
   const auto found = jobs_.find(name);
   if (found != jobs_.end()) return found->second;
@@ -114,7 +114,7 @@ absl::StatusOr<std::shared_ptr<JobState>> JobRegistry::Find(std::string_view nam
   return absl::NotFoundError(absl::StrCat("job \"", name, "\" is not registered"));
 }
 
-absl::Status JobRegistry::Delete(std::string_view name) {
+absl::Status JobRegistry::Delete(absl::string_view name) {
   std::shared_ptr<JobState> job;
   {
     absl::MutexLock lock(&mutex_);

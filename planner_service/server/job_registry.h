@@ -7,12 +7,12 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "planner_service/core/plan.h"
 #include "planner_service/server/group_agents.h"
@@ -34,7 +34,7 @@ class GroupHomes {
   void Set(std::shared_ptr<const Placement> homes, std::string digest);
   // Back to the homes before the plan with this digest, unless another plan has set them since.
   // True when they were taken back.
-  bool TakeBack(std::string_view digest, std::shared_ptr<const Placement> homes_before);
+  bool TakeBack(absl::string_view digest, std::shared_ptr<const Placement> homes_before);
 
  private:
   mutable absl::Mutex mutex_;
@@ -72,7 +72,7 @@ class JobState {
   uint64_t records() const { return records_; }
   uint64_t record_bytes() const { return record_bytes_; }
 
-  void SetLastError(std::string_view error);
+  void SetLastError(absl::string_view error);
   std::string last_error() const;
 
  private:
@@ -110,10 +110,10 @@ class JobRegistry {
   absl::StatusOr<Registered> Register(const v1::JobSpec& spec);
 
   // NOT_FOUND naming the job.
-  absl::StatusOr<std::shared_ptr<JobState>> Find(std::string_view name) const;
+  absl::StatusOr<std::shared_ptr<JobState>> Find(absl::string_view name) const;
 
   // Forgets the job and ends its watches with NOT_FOUND. NOT_FOUND when unknown.
-  absl::Status Delete(std::string_view name);
+  absl::Status Delete(absl::string_view name);
 
   // All jobs by name.
   std::vector<std::shared_ptr<JobState>> All() const;

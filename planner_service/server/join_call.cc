@@ -1,6 +1,7 @@
 #include "planner_service/server/join_call.h"
 
 #include <grpcpp/alarm.h>
+#include <grpcpp/server_context.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>

@@ -62,10 +62,7 @@ class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {
   friend class MemoryCharge;
   MemoryAccount(std::string what, std::string flag, int64_t limit,
                 std::shared_ptr<MemoryAccount> parent)
-      : what_(std::move(what)),
-        flag_(std::move(flag)),
-        limit_(limit),
-        parent_(std::move(parent)) {}
+      : what_(std::move(what)), flag_(std::move(flag)), limit_(limit), parent_(std::move(parent)) {}
 
   absl::Status Take(int64_t bytes);
   void GiveBack(int64_t bytes);

@@ -13,12 +13,12 @@ using prometheus::BuildHistogram;
 using prometheus::Histogram;
 
 const Histogram::BucketBoundaries& Seconds() {
-  static const auto& boundaries = *new Histogram::BucketBoundaries{
-      0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100};
+  static const auto& boundaries =
+      *new Histogram::BucketBoundaries{0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100};
   return boundaries;
 }
 
-std::string_view CodeName(int code) {
+absl::string_view CodeName(int code) {
   switch (code) {
     case grpc::StatusCode::OK:
       return "OK";
@@ -216,14 +216,14 @@ void Metrics::PassPlanned(const PlannedPass& pass, absl::Duration since_last_rec
   metrics.plans->Increment();
   metrics.moves->Increment(static_cast<double>(summary.moves));
   metrics.replicas->Increment(static_cast<double>(summary.replicas + summary.bridges));
-  metrics.move_bytes->Increment(static_cast<double>(summary.moves) *
-                                static_cast<double>(model.weight_bytes() + model.optimizer_bytes()));
+  metrics.move_bytes->Increment(
+      static_cast<double>(summary.moves) *
+      static_cast<double>(model.weight_bytes() + model.optimizer_bytes()));
   const double fetched =
       static_cast<double>(summary.replicas - summary.replicas_kept + summary.bridges);
-  metrics.replica_bytes->Increment(
-      fetched * static_cast<double>(model.weight_bytes()) +
-      static_cast<double>(summary.replicas + summary.bridges) *
-          static_cast<double>(model.gradient_bytes()));
+  metrics.replica_bytes->Increment(fetched * static_cast<double>(model.weight_bytes()) +
+                                   static_cast<double>(summary.replicas + summary.bridges) *
+                                       static_cast<double>(model.gradient_bytes()));
 }
 
 void Metrics::PlanFailed(const std::string& job) {
@@ -248,7 +248,7 @@ void Metrics::StepReported(const v1::StepReport& report) {
   }
 }
 
-void Metrics::RequestDone(std::string_view method, int code) {
+void Metrics::RequestDone(absl::string_view method, int code) {
   requests_.Add({{"method", std::string(method)}, {"code", std::string(CodeName(code))}})
       .Increment();
 }

@@ -12,10 +12,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "planner_service/server/planned_pass.h"
@@ -40,7 +40,7 @@ class Metrics {
   void PlanFailed(const std::string& job);
   void StepReported(const v1::StepReport& report);
   // code: as gRPC numbers it.
-  void RequestDone(std::string_view method, int code);
+  void RequestDone(absl::string_view method, int code);
 
  private:
   struct OfJob {

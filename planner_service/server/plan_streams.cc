@@ -36,10 +36,10 @@ absl::StatusOr<std::shared_ptr<const PlannedPass>> FindPass(JobRegistry& jobs,
   return found;
 }
 
-absl::Status CheckRank(std::string_view field, uint32_t rank, const Job& job) {
+absl::Status CheckRank(absl::string_view field, uint32_t rank, const Job& job) {
   if (rank < static_cast<uint32_t>(job.topology.num_ranks())) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      field, ": expected less than ", job.topology.num_ranks(), ", got ", rank));
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": expected less than ", job.topology.num_ranks(), ", got ", rank));
 }
 
 class GetPlanStream : public ServerStream<v1::PlanUpdate> {
@@ -65,7 +65,7 @@ class GetPlanStream : public ServerStream<v1::PlanUpdate> {
   }
 
  protected:
-  Next MakeNext(v1::PlanUpdate& message, absl::Status& status) override {
+  Next MakeNext(v1::PlanUpdate& message, absl::Status&) override {
     if (next_ == NumUpdateMessages(*pass_)) return Next::kFinish;
     message = UpdateMessage(*pass_, next_++, splits_);
     return Next::kWrite;
@@ -91,7 +91,7 @@ class GetLoadsStream : public ServerStream<v1::LoadCounts> {
   }
 
  protected:
-  Next MakeNext(v1::LoadCounts& message, absl::Status& status) override {
+  Next MakeNext(v1::LoadCounts& message, absl::Status&) override {
     const Loads& loads = pass_->loads->loads;
     const LoadShape& shape = loads.shape();
     const int num_entries = shape.micro_batches * shape.layers;
@@ -129,8 +129,8 @@ class WatchStream : public ServerStream<v1::PlanUpdate> {
       return;
     }
     absl::StatusOr<int> group = (*job)->job().GroupIndex(request.ep_group());
-    absl::Status status = group.ok() ? CheckRank("rank", request.rank(), (*job)->job())
-                                     : group.status();
+    absl::Status status =
+        group.ok() ? CheckRank("rank", request.rank(), (*job)->job()) : group.status();
     if (!status.ok()) {
       Finish(status);
       return;
@@ -185,7 +185,7 @@ class WatchStream : public ServerStream<v1::PlanUpdate> {
   GroupState* group_ = nullptr;  // in job_; null when the call was refused
   SplitChoice splits_;
   uint64_t watcher_ = 0;
-  uint64_t position_ = 0;                     // of the plan that was begun last
+  uint64_t position_ = 0;                    // of the plan that was begun last
   std::shared_ptr<const PlannedPass> pass_;  // being sent; null between plans
   int next_ = 0;
 };

@@ -4,20 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner_service/core/split.h"
+#include "planner_service/trace/plan_message.h"
 
 namespace relibra::server {
 namespace {
-
-void FillReplicas(absl::Span<const Replica> replicas, v1::MicroBatchPlan& message) {
-  for (const Replica& replica : replicas) {
-    v1::Replica& out = *message.add_replicas();
-    out.set_expert(replica.expert);
-    out.set_rank(replica.rank);
-    out.set_slot(replica.slot);
-    out.set_tokens(replica.tokens);
-    out.set_cross_node(replica.cross_node);
-  }
-}
 
 // One column set a source rank that has rows, ascending by rank. Splits come ascending by (expert,
 // source rank, rank), so the rows of each source rank come in the order the columns need.
@@ -70,54 +60,26 @@ int64_t PlanBytes(const Plan& plan) {
 }
 
 v1::Plan PlanHeader(const PlannedPass& pass) {
-  v1::Plan header;
-  header.set_job(pass.job->name());
-  header.set_step(pass.key.step.step);
-  header.set_policy_version(pass.key.step.policy_version);
-  header.set_pass(pass.key.pass);
-  header.set_ep_group(pass.group().name);
-  header.set_digest(pass.plan.digest);
-  v1::PlanTopology& topology = *header.mutable_topology();
-  topology.set_nodes(pass.plan.topology.nodes);
-  topology.set_gpus_per_node(pass.plan.topology.gpus_per_node);
-  topology.set_replica_slots(pass.plan.topology.replica_slots);
-  const PlanSummary& from = pass.plan.summary;
-  v1::PlanSummary& summary = *header.mutable_summary();
-  summary.set_imbalance_before(from.imbalance_before);
-  summary.set_imbalance_after(from.imbalance_after);
-  summary.set_lower_bound(from.lower_bound);
-  summary.set_plan_seconds(from.plan_seconds);
-  summary.set_node_imbalance_after(from.node_imbalance_after);
-  summary.set_moves(from.moves);
-  summary.set_cross_node_moves(from.cross_node_moves);
-  summary.set_replicas(from.replicas);
-  summary.set_bridges(from.bridges);
-  summary.set_replicas_kept(from.replicas_kept);
-  summary.set_tokens(from.tokens);
-  summary.set_missing_share(pass.loads->missing_share);
+  v1::Plan header = relibra::PlanHeader(pass.plan, {.job = pass.job->name(),
+                                                    .step = pass.key.step.step,
+                                                    .policy_version = pass.key.step.policy_version,
+                                                    .pass = pass.key.pass,
+                                                    .ep_group = pass.group().name});
+  header.mutable_summary()->set_missing_share(pass.loads->missing_share);
   return header;
 }
 
 v1::LayerPlan LayerMessage(const PlannedPass& pass, int layer, const SplitChoice& choice) {
   const LayerPlan& plan = pass.plan.layers[layer];
-  v1::LayerPlan message;
-  message.set_layer(pass.job->LayerId(pass.group().layers[layer]));
-  message.mutable_home_rank()->Add(plan.home_rank.begin(), plan.home_rank.end());
-  for (const Move& move : plan.moves) {
-    v1::Move& out = *message.add_moves();
-    out.set_expert(move.expert);
-    out.set_from_rank(move.from_rank);
-    out.set_to_rank(move.to_rank);
-  }
+  v1::LayerPlan message =
+      relibra::LayerMessage(plan, pass.job->LayerId(pass.group().layers[layer]));
+  if (!choice.any) return message;
   std::vector<Split> splits;
-  for (size_t m = 0; m < plan.replicas.size(); ++m) {
-    v1::MicroBatchPlan& out = *message.add_micro_batches();
-    out.set_micro_batch(m);
-    FillReplicas(plan.replicas[m], out);
-    if (!choice.any) continue;
-    SplitTokens(pass.plan.topology, pass.loads->loads.At(static_cast<int>(m), layer), plan.home_rank,
+  for (int m = 0; m < message.micro_batches_size(); ++m) {
+    SplitTokens(pass.plan.topology, pass.loads->loads.At(m, layer), plan.home_rank,
                 plan.replicas[m], splits);
-    FillSplits(splits, pass.plan.topology.num_ranks(), choice.source_rank, out);
+    FillSplits(splits, pass.plan.topology.num_ranks(), choice.source_rank,
+               *message.mutable_micro_batches(m));
   }
   return message;
 }

@@ -30,7 +30,7 @@ struct Address {
   }
 };
 
-absl::StatusOr<Address> ParseAddress(std::string_view flag, const std::string& text) {
+absl::StatusOr<Address> ParseAddress(absl::string_view flag, const std::string& text) {
   const size_t colon = text.rfind(':');
   Address address;
   if (colon != std::string::npos && colon != 0 &&
@@ -43,7 +43,7 @@ absl::StatusOr<Address> ParseAddress(std::string_view flag, const std::string& t
       absl::StrCat(flag, ": expected HOST:PORT with a port of 0 to 65535, got \"", text, "\""));
 }
 
-absl::Status CheckAddress(std::string_view flag, const std::string& text, bool insecure) {
+absl::Status CheckAddress(absl::string_view flag, const std::string& text, bool insecure) {
   absl::StatusOr<Address> address = ParseAddress(flag, text);
   if (!address.ok()) return address.status();
   if (address->is_loopback() || insecure) return absl::OkStatus();
@@ -69,12 +69,11 @@ absl::Status CheckLimits(const ServerOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("--max-message-bytes: expected at most ", kMost,
                                                    ", got ", options.max_message_bytes));
   }
-  for (auto [flag, value] : {std::pair<const char*, int>{"--planning-threads",
-                                                         options.planning_threads},
-                             {"--stream-threads", options.stream_threads}}) {
+  for (auto [flag, value] :
+       {std::pair<const char*, int>{"--planning-threads", options.planning_threads},
+        {"--stream-threads", options.stream_threads}}) {
     if (value < 0 || value > 1024) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(flag, ": expected 0 to 1024, got ", value));
+      return absl::InvalidArgumentError(absl::StrCat(flag, ": expected 0 to 1024, got ", value));
     }
   }
   return absl::OkStatus();
@@ -103,8 +102,7 @@ struct PlannerServer::Parts {
         planning_pool(ThreadsOrCores(options.planning_threads)),
         stream_pool(ThreadsOrCores(options.stream_threads)),
         planner(planning_pool, metrics),
-        state_metrics(
-            std::make_shared<StateMetrics>(jobs, planning_pool, stream_pool, account)),
+        state_metrics(std::make_shared<StateMetrics>(jobs, planning_pool, stream_pool, account)),
         service({.jobs = jobs,
                  .planner = planner,
                  .stream_pool = stream_pool,

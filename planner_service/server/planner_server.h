@@ -28,9 +28,9 @@ struct ServerOptions {
 
   int max_jobs = 1024;
   int64_t max_message_bytes = int64_t{64} << 20;
-  int64_t max_step_bytes = int64_t{8} << 30;
-  int64_t max_job_bytes = int64_t{16} << 30;
-  int64_t max_memory_bytes = int64_t{32} << 30;
+  int64_t max_step_bytes = int64_t{4} << 30;
+  int64_t max_job_bytes = int64_t{8} << 30;
+  int64_t max_memory_bytes = int64_t{16} << 30;
   int keep_steps = 4;
 
   // How long open calls may go on after the planner began to drain.

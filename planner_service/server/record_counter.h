@@ -41,9 +41,6 @@ absl::StatusOr<CountedRecord> CountRecord(const Job& job, const v1::RoutingRecor
 RouteCounts CountRows(const Job& job, const v1::RoutingRecord& record, uint32_t first_row,
                       uint32_t num_rows);
 
-// A sequence id as messages and logs show it.
-std::string Quoted(std::string_view sequence_id);
-
 }  // namespace relibra::server
 
 #endif  // RELIBRA_PLANNER_SERVICE_SERVER_RECORD_COUNTER_H_

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner_service/server/client_stream.h"
 #include "planner_service/server/composition.h"
+#include "planner_service/server/quoted.h"
 #include "planner_service/server/record_counter.h"
 
 namespace relibra::server {
@@ -28,9 +29,9 @@ class RoutingStream : public ClientStream<v1::StreamRoutingRequest> {
     absl::Status status = AddRecords(job, request, bytes);
     if (!status.ok()) {
       job.SetLastError(status.message());
-      spdlog::warn("job={} step={} policy_version={} event=records_refused code={} error=\"{}\"",
+      spdlog::warn("job={} step={} policy_version={} event=records_refused error={}",
                    job.job().name(), request.key().step(), request.key().policy_version(),
-                   absl::StatusCodeToString(status.code()), status.message());
+                   Quoted(status.ToString()));
     }
     return status;
   }
@@ -87,7 +88,7 @@ class UploadStream : public ClientStream<v1::UploadLoadsRequest> {
       : ClientStream(context, "UploadLoads"), response_(response) {}
 
  protected:
-  absl::Status Take(const v1::UploadLoadsRequest& request, int64_t bytes) override {
+  absl::Status Take(const v1::UploadLoadsRequest& request, int64_t) override {
     if (loads_ == nullptr) {
       absl::Status status = Begin(request);
       if (!status.ok()) return status;
@@ -103,9 +104,9 @@ class UploadStream : public ClientStream<v1::UploadLoadsRequest> {
     const LoadShape& shape = loads_->loads.shape();
     const int64_t num_entries = int64_t{shape.micro_batches} * shape.layers;
     if (next_entry_ != num_entries) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the stream ended after ", next_entry_, " of ", num_entries,
-          " entries (num_micro_batches x num_layers)"));
+      return absl::InvalidArgumentError(absl::StrCat("the stream ended after ", next_entry_, " of ",
+                                                     num_entries,
+                                                     " entries (num_micro_batches x num_layers)"));
     }
     response_->set_entries(num_entries);
     return step_->PutUpload(pass_, group_, std::move(loads_));
@@ -124,8 +125,8 @@ class UploadStream : public ClientStream<v1::UploadLoadsRequest> {
     absl::StatusOr<std::shared_ptr<Step>> step =
         (*job)->steps().FindOrCreate({request.key().policy_version(), request.key().step()});
     if (!step.ok()) return step.status();
-    const LoadShape shape = GroupLoadShape(
-        (*job)->job(), *group, static_cast<int>(request.counts().num_micro_batches()));
+    const LoadShape shape = GroupLoadShape((*job)->job(), *group,
+                                           static_cast<int>(request.counts().num_micro_batches()));
     absl::StatusOr<MemoryCharge> charge = (*step)->account().Charge(LoadBytes(shape));
     if (!charge.ok()) return charge.status();
     absl::StatusOr<Loads> loads = Loads::Create(shape);
@@ -136,8 +137,7 @@ class UploadStream : public ClientStream<v1::UploadLoadsRequest> {
     pass_ = *std::move(pass);
     first_ = request;
     first_.mutable_counts()->clear_entries();
-    loads_ = std::make_shared<ChargedLoads>(
-        ChargedLoads{*std::move(loads), 0, *std::move(charge)});
+    loads_ = std::make_shared<ChargedLoads>(ChargedLoads{*std::move(loads), 0, *std::move(charge)});
     return absl::OkStatus();
   }
 

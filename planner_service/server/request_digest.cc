@@ -3,16 +3,16 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
-#include <string_view>
 #include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace relibra::server {
 namespace {
 
-std::string HexSha256(std::string_view bytes) {
+std::string HexSha256(absl::string_view bytes) {
   std::string hash(SHA256_DIGEST_LENGTH, '\0');
   SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
          reinterpret_cast<unsigned char*>(hash.data()));
@@ -27,9 +27,8 @@ std::string CompositionDigest(const v1::Composition& composition) {
   for (const v1::SequencePlacement& placement : composition.sequences()) {
     placements.push_back(&placement);
   }
-  std::sort(placements.begin(), placements.end(), [](const auto* a, const auto* b) {
-    return a->sequence_id() < b->sequence_id();
-  });
+  std::sort(placements.begin(), placements.end(),
+            [](const auto* a, const auto* b) { return a->sequence_id() < b->sequence_id(); });
   // The length before each id keeps ids with odd characters apart.
   std::string text = absl::StrCat(composition.num_micro_batches(), "\n");
   for (const v1::SequencePlacement* placement : placements) {
@@ -43,15 +42,14 @@ std::string CompositionDigest(const v1::Composition& composition) {
 std::string LoadsDigest(const Loads& loads) {
   const LoadShape& shape = loads.shape();
   const absl::Span<const uint32_t> counts = loads.counts();
-  const std::string_view bytes(reinterpret_cast<const char*>(counts.data()),
-                               counts.size() * sizeof(uint32_t));
+  const absl::string_view bytes(reinterpret_cast<const char*>(counts.data()),
+                                counts.size() * sizeof(uint32_t));
   return absl::StrCat("counts:", shape.micro_batches, "x", shape.layers, "x", shape.sources, "x",
                       shape.experts, ":", HexSha256(bytes));
 }
 
 std::string OptionsDigest(const PlanOptions& options) {
-  const std::string bridges =
-      options.bridges.has_value() ? absl::StrCat(*options.bridges) : "auto";
+  const std::string bridges = options.bridges.has_value() ? absl::StrCat(*options.bridges) : "auto";
   const std::string max_moves =
       options.max_moves.has_value() ? absl::StrCat(*options.max_moves) : "any";
   return absl::StrCat("effort ", options.effort == Effort::kThorough ? "thorough" : "fast",

@@ -14,8 +14,8 @@ namespace relibra::server {
 
 // The next message is built only after the one before was handed to the transport, so a slow client
 // holds one message and no more. At any time exactly one of these goes on: a message is built, a
-// message is written, or the stream waits for a wake-up (Resume). The object deletes itself when the
-// call is over.
+// message is written, or the stream waits for a wake-up (Resume). The object deletes itself when
+// the call is over.
 template <typename Message>
 class ServerStream : public grpc::ServerWriteReactor<Message> {
  public:

@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "planner_service/server/join_call.h"
 #include "planner_service/server/plan_streams.h"
+#include "planner_service/server/quoted.h"
 #include "planner_service/server/record_streams.h"
 #include "planner_service/server/version.h"
 
@@ -74,9 +75,7 @@ grpc::ServerUnaryReactor* PlannerService::RegisterJob(grpc::CallbackServerContex
                                                       v1::RegisterJobResponse* response) {
   absl::StatusOr<JobRegistry::Registered> registered = context_.jobs.Register(request->spec());
   if (!registered.ok()) {
-    spdlog::warn("event=job_refused code={} error=\"{}\"",
-                 absl::StatusCodeToString(registered.status().code()),
-                 registered.status().message());
+    spdlog::warn("event=job_refused error={}", Quoted(registered.status().ToString()));
     return Answer(call, "RegisterJob", registered.status());
   }
   const Job& job = registered->job->job();
@@ -92,7 +91,7 @@ grpc::ServerUnaryReactor* PlannerService::RegisterJob(grpc::CallbackServerContex
 
 grpc::ServerUnaryReactor* PlannerService::DeleteJob(grpc::CallbackServerContext* call,
                                                     const v1::DeleteJobRequest* request,
-                                                    v1::DeleteJobResponse* response) {
+                                                    v1::DeleteJobResponse*) {
   absl::Status status = context_.jobs.Delete(request->job());
   if (status.ok()) spdlog::info("job={} event=job_deleted", request->job());
   return Answer(call, "DeleteJob", status);
@@ -114,17 +113,17 @@ grpc::ServerUnaryReactor* PlannerService::GetStatus(grpc::CallbackServerContext*
 }
 
 grpc::ServerReadReactor<v1::StreamRoutingRequest>* PlannerService::StreamRouting(
-    grpc::CallbackServerContext* call, v1::StreamRoutingResponse* response) {
+    grpc::CallbackServerContext*, v1::StreamRoutingResponse* response) {
   return NewRoutingStream(context_, response);
 }
 
 grpc::ServerReadReactor<v1::UploadLoadsRequest>* PlannerService::UploadLoads(
-    grpc::CallbackServerContext* call, v1::UploadLoadsResponse* response) {
+    grpc::CallbackServerContext*, v1::UploadLoadsResponse* response) {
   return NewUploadStream(context_, response);
 }
 
 grpc::ServerWriteReactor<v1::LoadCounts>* PlannerService::GetLoads(
-    grpc::CallbackServerContext* call, const v1::GetLoadsRequest* request) {
+    grpc::CallbackServerContext*, const v1::GetLoadsRequest* request) {
   return NewGetLoadsStream(context_, *request);
 }
 
@@ -134,9 +133,9 @@ grpc::ServerUnaryReactor* PlannerService::PlanStep(grpc::CallbackServerContext* 
   const auto bytes = static_cast<int64_t>(request->ByteSizeLong());
   if (bytes > context_.max_message_bytes) {
     return Answer(call, "PlanStep",
-                  absl::ResourceExhaustedError(absl::StrCat(
-                      "message: ", bytes, " bytes exceed the quota of ",
-                      context_.max_message_bytes, " bytes (--max-message-bytes)")));
+                  absl::ResourceExhaustedError(
+                      absl::StrCat("message: ", bytes, " bytes exceed the quota of ",
+                                   context_.max_message_bytes, " bytes (--max-message-bytes)")));
   }
   absl::StatusOr<std::shared_ptr<JobState>> job = context_.jobs.Find(request->key().job());
   if (!job.ok()) return Answer(call, "PlanStep", job.status());
@@ -158,14 +157,14 @@ grpc::ServerUnaryReactor* PlannerService::PlanStep(grpc::CallbackServerContext* 
 }
 
 grpc::ServerUnaryReactor* PlannerService::PackSequences(grpc::CallbackServerContext* call,
-                                                        const v1::PackSequencesRequest* request,
-                                                        v1::PackSequencesResponse* response) {
+                                                        const v1::PackSequencesRequest*,
+                                                        v1::PackSequencesResponse*) {
   return Answer(call, "PackSequences",
                 absl::UnimplementedError("this planner does not pack sequences yet"));
 }
 
 grpc::ServerWriteReactor<v1::PlanUpdate>* PlannerService::GetPlan(
-    grpc::CallbackServerContext* call, const v1::GetPlanRequest* request) {
+    grpc::CallbackServerContext*, const v1::GetPlanRequest* request) {
   return NewGetPlanStream(context_, *request);
 }
 
@@ -176,13 +175,13 @@ grpc::ServerUnaryReactor* PlannerService::JoinGroup(grpc::CallbackServerContext*
 }
 
 grpc::ServerWriteReactor<v1::PlanUpdate>* PlannerService::WatchPlans(
-    grpc::CallbackServerContext* call, const v1::WatchPlansRequest* request) {
+    grpc::CallbackServerContext*, const v1::WatchPlansRequest* request) {
   return NewWatchStream(context_, *request);
 }
 
 grpc::ServerUnaryReactor* PlannerService::ReportStep(grpc::CallbackServerContext* call,
                                                      const v1::ReportStepRequest* request,
-                                                     v1::ReportStepResponse* response) {
+                                                     v1::ReportStepResponse*) {
   return Answer(call, "ReportStep", TakeReport(request->report()));
 }
 
@@ -202,11 +201,11 @@ absl::Status PlannerService::TakeReport(const v1::StepReport& report) {
                   report.rank());
     return absl::OkStatus();
   }
-  spdlog::warn("job={} step={} policy_version={} ep_group={} rank={} event={} reason=\"{}\"",
+  spdlog::warn("job={} step={} policy_version={} ep_group={} rank={} event={} reason={}",
                report.job(), report.step(), report.policy_version(), report.ep_group(),
                report.rank(),
                report.outcome() == v1::STEP_OUTCOME_KEPT_OLD ? "kept_old" : "step_failed",
-               report.reason());
+               Quoted(report.reason()));
   if (report.outcome() != v1::STEP_OUTCOME_KEPT_OLD) return absl::OkStatus();
   // A plan is applied by all ranks or by none, so one rank's word is enough: the homes that the
   // plan would have moved are where they were.

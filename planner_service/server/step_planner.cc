@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "planner_service/core/planner.h"
 #include "planner_service/server/composition.h"
+#include "planner_service/server/quoted.h"
 #include "planner_service/server/request_digest.h"
 
 namespace relibra::server {
@@ -44,16 +45,14 @@ std::string LoadsDigestOf(const v1::PlanStepRequest& request, const ChargedLoads
 }
 
 absl::Status AnotherRequest(const PlannedPass& known, const RequestDigest& asked) {
-  const std::string what = absl::StrCat("pass \"", known.key.pass, "\" of ",
-                                        ToString(known.key.step), ", EP group \"",
-                                        known.group().name, "\", is already planned (digest ",
-                                        known.plan.digest, ")");
+  const std::string what =
+      absl::StrCat("pass \"", known.key.pass, "\" of ", ToString(known.key.step), ", EP group \"",
+                   known.group().name, "\", is already planned (digest ", known.plan.digest, ")");
   if (known.request.loads != asked.loads) {
     return absl::FailedPreconditionError(absl::StrCat(what, " from other loads"));
   }
-  return absl::FailedPreconditionError(absl::StrCat(what, " with other options: ",
-                                                    known.request.options, "; now asked: ",
-                                                    asked.options));
+  return absl::FailedPreconditionError(absl::StrCat(
+      what, " with other options: ", known.request.options, "; now asked: ", asked.options));
 }
 
 absl::StatusOr<MemoryCharge> ChargeLoads(const Job& job, int group, uint32_t num_micro_batches,
@@ -72,8 +71,7 @@ absl::StatusOr<std::shared_ptr<const ChargedLoads>> CountedLoads(const Job& job,
                                                                  Step& step) {
   absl::Status shape = CheckCountsShape(job, group, counts);
   if (!shape.ok()) return shape;
-  absl::StatusOr<MemoryCharge> charge =
-      ChargeLoads(job, group, counts.num_micro_batches(), step);
+  absl::StatusOr<MemoryCharge> charge = ChargeLoads(job, group, counts.num_micro_batches(), step);
   if (!charge.ok()) return charge.status();
   absl::StatusOr<Loads> loads = LoadsFromCounts(job, group, counts);
   if (!loads.ok()) return loads.status();
@@ -109,9 +107,8 @@ void StepPlanner::Plan(std::shared_ptr<JobState> job, const v1::PlanStepRequest&
   order->id = {request.key().policy_version(), request.key().step()};
   absl::StatusOr<std::string> pass = PassName(request.pass());
   absl::StatusOr<std::vector<int>> groups = GroupsOf(job->job(), request);
-  absl::StatusOr<PlanOptions> options =
-      MakePlanOptions("options", request.has_options() ? request.options()
-                                                       : job->job().spec.plan_options());
+  absl::StatusOr<PlanOptions> options = MakePlanOptions(
+      "options", request.has_options() ? request.options() : job->job().spec.plan_options());
   absl::Status status = pass.ok() ? groups.status() : pass.status();
   if (status.ok()) status = options.status();
   if (status.ok() && request.loads_case() == v1::PlanStepRequest::LOADS_NOT_SET) {
@@ -137,9 +134,9 @@ void StepPlanner::Plan(std::shared_ptr<JobState> job, const v1::PlanStepRequest&
     if (!passes.ok()) {
       metrics_.PlanFailed(order->job->job().name());
       order->job->SetLastError(passes.status().message());
-      spdlog::warn("job={} step={} policy_version={} pass={} event=plan_failed code={} error=\"{}\"",
+      spdlog::warn("job={} step={} policy_version={} pass={} event=plan_failed error={}",
                    order->job->job().name(), order->id.step, order->id.policy_version, order->pass,
-                   absl::StatusCodeToString(passes.status().code()), passes.status().message());
+                   Quoted(passes.status().ToString()));
     }
     done(std::move(passes));
   });
@@ -227,9 +224,9 @@ absl::StatusOr<std::shared_ptr<PlannedPass>> StepPlanner::PlanGroup(
     options.max_moves = 0;  // an earlier pass of this step has chosen its homes
   }
   const absl::Time start = absl::Now();
-  absl::StatusOr<relibra::Plan> plan = PlanStep(
-      loads->loads, order.job->job().topology, *homes_before, options,
-      [this](int n, absl::FunctionRef<void(int)> task) { pool_.ParallelFor(n, task); });
+  absl::StatusOr<relibra::Plan> plan =
+      PlanStep(loads->loads, order.job->job().topology, *homes_before, options,
+               [this](int n, absl::FunctionRef<void(int)> task) { pool_.ParallelFor(n, task); });
   if (!plan.ok()) return plan.status();
   plan->summary.plan_seconds = absl::ToDoubleSeconds(absl::Now() - start);
   absl::StatusOr<MemoryCharge> charge = step.account().Charge(PlanBytes(*plan));

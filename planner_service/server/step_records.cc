@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "planner_service/server/quoted.h"
 
 namespace relibra::server {
 namespace {
@@ -14,7 +15,7 @@ using Gap = std::pair<uint32_t, uint32_t>;  // [first token, end)
 constexpr int64_t kSequenceOverhead = 512;
 constexpr int64_t kStretchOverhead = 128;
 
-absl::Status Disagrees(const v1::RoutingRecord& record, std::string_view what) {
+absl::Status Disagrees(const v1::RoutingRecord& record, absl::string_view what) {
   return absl::InvalidArgumentError(
       absl::StrCat("sequence ", Quoted(record.sequence_id()), ": ", what));
 }
@@ -77,22 +78,21 @@ absl::Status CheckSequence(const v1::RoutingRecord& record, uint32_t num_tokens,
                            const SequenceRoutes& sequence) {
   if (record.sequence_tokens() != 0 && sequence.sequence_tokens != 0 &&
       record.sequence_tokens() != sequence.sequence_tokens) {
-    return Disagrees(record, absl::StrCat("sequence_tokens: an earlier piece said ",
-                                          sequence.sequence_tokens, ", now ",
-                                          record.sequence_tokens()));
+    return Disagrees(
+        record, absl::StrCat("sequence_tokens: an earlier piece said ", sequence.sequence_tokens,
+                             ", now ", record.sequence_tokens()));
   }
   const uint32_t tokens = std::max(record.sequence_tokens(), sequence.sequence_tokens);
   const uint64_t end = std::max(EndOf(sequence), uint64_t{record.token_offset()} + num_tokens);
   if (tokens != 0 && end > tokens) {
-    return Disagrees(record, absl::StrCat("sequence_tokens: ", tokens,
-                                          ", but a piece reaches token ", end - 1));
+    return Disagrees(
+        record, absl::StrCat("sequence_tokens: ", tokens, ", but a piece reaches token ", end - 1));
   }
   if (!record.prompt_group().empty() && !sequence.prompt_group.empty() &&
       record.prompt_group() != sequence.prompt_group) {
-    return Disagrees(record,
-                     absl::StrCat("prompt_group: an earlier piece said ",
-                                  Quoted(sequence.prompt_group), ", now ",
-                                  Quoted(record.prompt_group())));
+    return Disagrees(
+        record, absl::StrCat("prompt_group: an earlier piece said ", Quoted(sequence.prompt_group),
+                             ", now ", Quoted(record.prompt_group())));
   }
   if (record.has_ids() && sequence.id_type != v1::ID_TYPE_UNSPECIFIED &&
       record.ids().id_type() != sequence.id_type) {
@@ -155,9 +155,9 @@ absl::Status StepRecords::AddOne(const CountedRecord& record, MemoryCharge& char
                           (!message.prompt_group().empty() && known.prompt_group.empty());
   if (gaps->empty() && !is_new && !tells_more) return absl::OkStatus();
   if (!sealed_by_.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "sequence ", Quoted(message.sequence_id()), ": new records, but ", sealed_by_,
-        " is already planned"));
+    return absl::FailedPreconditionError(absl::StrCat("sequence ", Quoted(message.sequence_id()),
+                                                      ": new records, but ", sealed_by_,
+                                                      " is already planned"));
   }
 
   int64_t bytes = static_cast<int64_t>(gaps->size()) * kStretchOverhead;
@@ -205,8 +205,8 @@ void StepRecords::Apply(const CountedRecord& record, absl::Span<const Gap> gaps,
     change.num_tokens += end - begin;
     // A piece of counts has one gap, all of it or none.
     const bool whole = end - begin == record.num_tokens;
-    RouteCounts part = whole ? record.routes
-                             : CountRows(*job_, message, begin - first, end - begin);
+    RouteCounts part =
+        whole ? record.routes : CountRows(*job_, message, begin - first, end - begin);
     AddTo(part.counts, sequence.counts);
     AddTo(part.unrouted, sequence.unrouted);
     if (change.routes.counts.empty()) {
@@ -235,7 +235,7 @@ void StepRecords::Undo(const Change& change) {
   sequence.id_type = change.id_type_before;
 }
 
-absl::Status StepRecords::ReadAndSeal(std::string_view by,
+absl::Status StepRecords::ReadAndSeal(absl::string_view by,
                                       absl::FunctionRef<absl::Status(const SequenceMap&)> read) {
   absl::MutexLock lock(&mutex_);
   absl::Status status = read(sequences_);

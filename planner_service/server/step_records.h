@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -20,6 +19,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -72,7 +72,7 @@ class StepRecords {
   // Lets `read` look at the sequences while nothing is added, and if it returns OK seals the step
   // against new records. by: the pass that does, for the message of a refusal.
   using SequenceMap = absl::node_hash_map<std::string, SequenceRoutes>;
-  absl::Status ReadAndSeal(std::string_view by,
+  absl::Status ReadAndSeal(absl::string_view by,
                            absl::FunctionRef<absl::Status(const SequenceMap&)> read);
   // Takes a seal back, after a pass that could not be planned.
   void Unseal();

@@ -66,7 +66,7 @@ std::shared_ptr<const Placement> Step::Homes(int group) const {
   return found == homes_.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<const PlannedPass> Step::TakeBackHomes(int group, std::string_view digest) {
+std::shared_ptr<const PlannedPass> Step::TakeBackHomes(int group, absl::string_view digest) {
   absl::MutexLock lock(&mutex_);
   const auto found = first_passes_.find(group);
   if (found == first_passes_.end() || found->second->plan.digest != digest) return nullptr;

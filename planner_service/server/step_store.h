@@ -52,7 +52,7 @@ class Step {
   std::shared_ptr<const Placement> Homes(int group) const;
   // Notes that the group did not apply the pass with this digest. When that is the pass that was
   // planned first, the step's homes are again those before it, and it is returned; else null.
-  std::shared_ptr<const PlannedPass> TakeBackHomes(int group, std::string_view digest);
+  std::shared_ptr<const PlannedPass> TakeBackHomes(int group, absl::string_view digest);
 
  private:
   using PassAndGroup = std::pair<std::string, int>;

@@ -22,7 +22,7 @@ void WorkerPool::Submit(std::function<void()> task) {
   ready_.push_back(std::move(task));
 }
 
-void WorkerPool::Submit(std::string_view lane, std::function<void()> task) {
+void WorkerPool::Submit(absl::string_view lane, std::function<void()> task) {
   std::string name(lane);
   // When one task of the lane is done, the next becomes ready.
   auto run = [this, name, task = std::move(task)] {

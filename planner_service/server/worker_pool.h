@@ -11,13 +11,13 @@
 #include <list>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 
 namespace relibra::server {
@@ -32,7 +32,7 @@ class WorkerPool {
 
   // Runs `task` once on a thread of the pool. Tasks of one lane run one after another in the order
   // they came; tasks of different lanes run side by side.
-  void Submit(std::string_view lane, std::function<void()> task);
+  void Submit(absl::string_view lane, std::function<void()> task);
 
   // Runs `task` once on a thread of the pool, beside everything else.
   void Submit(std::function<void()> task);
