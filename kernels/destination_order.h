@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/executor.h"
 #include "kernels/id_report.h"
+#include "kernels/routing_limits.h"
 
 namespace relibra {
 

@@ -6,9 +6,9 @@
 // owns the interval [q_0 + … + q_(i-1), q_0 + … + q_i) of 0..Q-1, with Q their sum. Choice k goes
 // to the instance whose interval holds floor(k * Q / n).
 // - n == Q, the planned number: every instance gets exactly its quota.
-// - n != Q, replay that differs from the plan: every instance gets its share of n to within one
-//   token (floor((i's end) * n / Q) and so on, rounded up); none is dropped. An instance of quota 0
-//   gets nothing.
+// - n != Q, replay that differs from the plan: an instance with interval [a, b) gets
+//   ceil(b n / Q) - ceil(a n / Q) of them, its share of n to within one token; none is dropped. An
+//   instance of quota 0 gets nothing.
 // - Q == 0, nothing was planned: all go to the home.
 // - an id below 0 is not routed: slot and rank are -1.
 //
@@ -32,6 +32,7 @@
 #include "kernels/dtype.h"
 #include "kernels/executor.h"
 #include "kernels/id_report.h"
+#include "kernels/routing_limits.h"
 
 namespace relibra {
 
@@ -39,7 +40,7 @@ namespace relibra {
 // compressed rows: expert e's are offsets[e] .. offsets[e + 1] - 1, its home first, then its
 // replicas in any fixed order.
 struct InstanceTable {
-  int64_t experts = 0;               // E, 1..kMaxExperts of load_histogram.h
+  int64_t experts = 0;               // E, 1..kMaxExperts
   const int32_t* offsets = nullptr;  // [E + 1], from 0, at least one instance an expert
   const int32_t* rank = nullptr;     // [offsets[E]], destination rank
   const int32_t* slot = nullptr;     // [offsets[E]], physical slot there; the caller's numbering,
@@ -72,11 +73,10 @@ absl::StatusOr<size_t> MapToInstancesWorkspaceBytes(Device device, int64_t choic
 // slot, rank: [tokens, top_k], overwritten; -1 where the id is below 0, or >= E, which is also
 // reported in *report (first_position counts in [tokens, top_k]).
 // table: pointers the executor can reach.
-// INVALID_ARGUMENT: null pointers, tokens x top_k >= 2^31, a stride below top_k, a workspace too
-// small. On the CPU also a bad table, and report->invalid not 0 (outputs are complete all the
-// same).
-// CPU: O(choices x instances of an expert). CUDA: a stable radix sort of the choices by expert,
-// then one thread a choice.
+// INVALID_ARGUMENT: null pointers, top_k outside 1..kMaxTopK, tokens x top_k >= 2^31, a stride
+// below top_k, a workspace too small. On the CPU also a bad table, and report->invalid not 0
+// (outputs are complete all the same). CPU: O(choices x instances of an expert). CUDA: a stable
+// radix sort of the choices by expert, then one thread a choice.
 absl::Status MapToInstances(const Executor& executor, const LayerIds& ids,
                             const InstanceTable& table, int32_t* slot, int32_t* rank,
                             IdReport* report, Workspace workspace);

@@ -15,11 +15,9 @@
 #include "kernels/dtype.h"
 #include "kernels/executor.h"
 #include "kernels/id_report.h"
+#include "kernels/routing_limits.h"
 
 namespace relibra {
-
-// The most experts a layer may have.
-inline constexpr int kMaxExperts = 8192;
 
 // Routed ids [tokens, layers, top_k], aligned to their own size.
 struct RoutedIds {
@@ -32,9 +30,9 @@ struct RoutedIds {
 
 // counts: [layers, experts], overwritten. An id below 0 is not counted; neither is one >= experts,
 // which is reported in *report instead.
-// INVALID_ARGUMENT: a null pointer, a negative dimension, experts outside 1..kMaxExperts, or tokens
-// x top_k >= 2^32 (a count might not fit). On the CPU also when report->invalid is not 0; counts
-// are complete all the same.
+// INVALID_ARGUMENT: a null pointer, a negative dimension, experts outside 1..kMaxExperts, top_k
+// outside 1..kMaxTopK, or tokens x top_k >= 2^32 (a count might not fit). On the CPU also when
+// report->invalid is not 0; counts are complete all the same.
 // CPU: O(ids + layers x experts), over 1 G ids/s a core for 8-bit ids. CUDA: one read of the ids;
 // counts are gathered in shared memory and added up with integer atomics, so the order of blocks
 // does not show.

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "kernels/dtype.h"
 #include "kernels/executor.h"
+#include "kernels/routing_limits.h"
 
 namespace relibra {
 
@@ -45,10 +46,8 @@ struct RowMap {
   const int32_t* row_of_choice = nullptr;  // [tokens, top_k]; below 0: no such row
   int64_t tokens = 0;                      // T
   int64_t top_k = 1;                       // K, 1..kMaxTopK
-  int64_t hidden = 0;                      // H, in elements
+  int64_t hidden = 0;                      // H, in elements, at most kMaxHidden
 };
-
-inline constexpr int64_t kMaxTopK = 64;
 
 // All three: INVALID_ARGUMENT for null pointers (rows may be null when T x K is 0), a negative
 // dimension, top_k outside 1..kMaxTopK, T x K >= 2^31, a type that the call does not take, fp8
