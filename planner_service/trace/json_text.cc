@@ -117,4 +117,8 @@ absl::string_view KindOf(const json& value) {
   }
 }
 
+std::string Shown(const json& value) {
+  return value.is_number() ? value.dump() : std::string(KindOf(value));
+}
+
 }  // namespace relibra

@@ -7,7 +7,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "planner_service/core/split.h"
 
 namespace relibra {
 namespace {
@@ -260,33 +259,11 @@ v1::LayerPlan LayerMessage(const LayerPlan& layer, uint32_t layer_id) {
   return message;
 }
 
-void AddSplits(const Topology& topology, const LayerPlan& layer, const Loads& loads,
-               int layer_index, v1::LayerPlan& message) {
-  std::vector<Split> splits;
-  for (size_t m = 0; m < layer.replicas.size(); ++m) {
-    SplitTokens(topology, loads.At(static_cast<int>(m), layer_index), layer.home_rank,
-                layer.replicas[m], splits);
-    v1::MicroBatchPlan& micro_batch = *message.mutable_micro_batches(static_cast<int>(m));
-    micro_batch.mutable_splits()->Reserve(static_cast<int>(splits.size()));
-    for (const Split& split : splits) {
-      v1::Split& row = *micro_batch.add_splits();
-      row.set_expert(split.expert);
-      row.set_source_rank(split.source_rank);
-      row.set_rank(split.rank);
-      row.set_tokens(split.tokens);
-    }
-  }
-}
-
-v1::Plan PlanMessage(const Plan& plan, const PlanKey& key, absl::Span<const uint32_t> layer_ids,
-                     const Loads* loads_for_splits) {
+v1::Plan PlanMessage(const Plan& plan, const PlanKey& key, absl::Span<const uint32_t> layer_ids) {
   v1::Plan message = PlanHeader(plan, key);
+  message.mutable_layers()->Reserve(static_cast<int>(plan.layers.size()));
   for (size_t l = 0; l < plan.layers.size(); ++l) {
-    v1::LayerPlan& layer = *message.add_layers();
-    layer = LayerMessage(plan.layers[l], layer_ids[l]);
-    if (loads_for_splits != nullptr) {
-      AddSplits(plan.topology, plan.layers[l], *loads_for_splits, static_cast<int>(l), layer);
-    }
+    *message.add_layers() = LayerMessage(plan.layers[l], layer_ids[l]);
   }
   return message;
 }

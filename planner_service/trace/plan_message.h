@@ -1,10 +1,6 @@
 // Plans of the planning core as messages of the API, and back.
 //
-//   v1::Plan message = PlanHeader(plan, {.job = "demo", .step = 17, .pass = "update"});
-//   for (int l = 0; l < L; ++l) {
-//     *message.add_layers() = LayerMessage(plan.layers[l], layer_ids[l]);
-//     AddSplits(plan.topology, plan.layers[l], loads, l, *message.mutable_layers(l));
-//   }
+//   v1::Plan message = PlanMessage(plan, {.job = "demo", .step = 17}, layer_ids);
 //
 // Every function here is thread-safe.
 #ifndef RELIBRA_PLANNER_SERVICE_TRACE_PLAN_MESSAGE_H_
@@ -16,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "planner_service/core/loads.h"
 #include "planner_service/core/plan.h"
 #include "relibra/v1/plan.pb.h"
 
@@ -24,11 +19,11 @@ namespace relibra {
 
 // Which step of which job a plan is for. The planning core does not know.
 struct PlanKey {
-  std::string job;
+  std::string job = {};
   uint32_t step = 0;
   uint32_t policy_version = 0;
-  std::string pass;
-  std::string ep_group;
+  std::string pass = {};
+  std::string ep_group = {};
 };
 
 // The message without its layers.
@@ -37,15 +32,9 @@ v1::Plan PlanHeader(const Plan& plan, const PlanKey& key);
 // One layer without splits. layer_id: the model's own number of the layer.
 v1::LayerPlan LayerMessage(const LayerPlan& layer, uint32_t layer_id);
 
-// Adds the rows of the splits to every micro-batch of `message`, which LayerMessage made from
-// `layer`. loads: those that the plan was made for; layer_index: the layer's position in them.
-void AddSplits(const Topology& topology, const LayerPlan& layer, const Loads& loads,
-               int layer_index, v1::LayerPlan& message);
-
-// The whole plan. layer_ids: [L], the model's own numbers, one for each of plan.layers. With
-// `loads_for_splits` the splits are in it, without (null) they are not.
-v1::Plan PlanMessage(const Plan& plan, const PlanKey& key, absl::Span<const uint32_t> layer_ids,
-                     const Loads* loads_for_splits);
+// The whole plan without splits (plan_splits.h adds them). layer_ids: [L], the model's own numbers,
+// one for each of plan.layers.
+v1::Plan PlanMessage(const Plan& plan, const PlanKey& key, absl::Span<const uint32_t> layer_ids);
 
 // The plan of a message that came from outside. Its splits are not looked at. INVALID_ARGUMENT,
 // starting with `name` and naming the field and its indices, unless the message is a whole plan
