@@ -8,14 +8,15 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "google/protobuf/util/json_util.h"
 #include "planner_service/cli/commands.h"
 #include "planner_service/cli/console.h"
+#include "planner_service/cli/message_json.h"
 #include "planner_service/cli/parallel.h"
 #include "planner_service/cli/planning_flags.h"
 #include "planner_service/cli/policies.h"
 #include "planner_service/trace/plan_file.h"
 #include "planner_service/trace/plan_message.h"
+#include "planner_service/trace/plan_splits.h"
 
 namespace relibra::cli {
 namespace {
@@ -32,15 +33,6 @@ struct PlanFlags {
   bool verify = false;
   bool json = false;
 };
-
-std::string SummaryJson(const v1::PlanSummary& summary) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = true;
-  options.always_print_primitive_fields = true;
-  std::string json;
-  google::protobuf::util::MessageToJsonString(summary, &json, options).IgnoreError();
-  return json;
-}
 
 void PrintSummary(const PlanFlags& flags, const Plan& plan, double missing_share) {
   const PlanSummary& summary = plan.summary;
@@ -98,18 +90,20 @@ absl::Status RunPlan(const PlanFlags& flags) {
                     .policy_version = 0,
                     .pass = "update",
                     .ep_group = "ep0"};
-  v1::Plan message = PlanMessage(*plan, key, batch->trace.layer_ids,
-                                 flags.no_splits ? nullptr : &batch->trace.loads);
+  v1::Plan message = PlanMessage(*plan, key, batch->trace.layer_ids);
   message.mutable_summary()->set_missing_share(batch->missing_share);
+  if (!flags.no_splits) {
+    threads(message.layers_size(), [&](int l) {
+      AddSplits(plan->topology, plan->layers[l], batch->trace.loads, l,
+                *message.mutable_layers()->Mutable(l));
+    });
+  }
   const PlanFormat format = flags.format == "json" ? PlanFormat::kJson : PlanFormat::kProtobuf;
   if (absl::Status s = WritePlanFile(message, format, flags.output); !s.ok()) return s;
 
   progress.Clear();
-  if (flags.json) {
-    std::cout << SummaryJson(message.summary());
-  } else {
-    PrintSummary(flags, *plan, batch->missing_share);
-  }
+  if (flags.json) return PrintJson(message.summary());
+  PrintSummary(flags, *plan, batch->missing_share);
   return absl::OkStatus();
 }
 

@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "google/protobuf/util/json_util.h"
 #include "planner_service/cli/commands.h"
+#include "planner_service/cli/message_json.h"
 #include "planner_service/cli/planner_client.h"
 #include "planner_service/cli/text_table.h"
 
@@ -86,16 +86,7 @@ absl::Status RunStatus(const StatusFlags& flags) {
   PlannerClient client(flags.planner, flags.timeout_seconds);
   const absl::StatusOr<v1::GetStatusResponse> response = client.GetStatus(flags.job);
   if (!response.ok()) return response.status();
-  if (flags.json) {
-    google::protobuf::util::JsonPrintOptions options;
-    options.add_whitespace = true;
-    options.always_print_primitive_fields = true;
-    std::string json;
-    const auto written = google::protobuf::util::MessageToJsonString(*response, &json, options);
-    if (!written.ok()) return absl::InternalError(std::string(written.message()));
-    std::cout << json;
-    return absl::OkStatus();
-  }
+  if (flags.json) return PrintJson(*response);
   std::cout << absl::StrFormat("planner %s at %s, up %.0f s, %d jobs\n",
                                response->planner_version(), flags.planner,
                                response->uptime_seconds(), response->jobs_size());
