@@ -11,6 +11,7 @@
 #include "planner_service/cli/peak_memory.h"
 #include "planner_service/cli/planning_flags.h"
 #include "planner_service/cli/policies.h"
+#include "planner_service/cli/public_eplb.h"
 #include "planner_service/trace/generator.h"
 
 namespace relibra::cli {
@@ -40,24 +41,31 @@ absl::StatusOr<Batch> MakeBatch(const BenchInstance& instance, const Skew& skew,
                .missing_share = 0};
 }
 
-// The time that EPLB takes for the loads of micro-batch 0 of every layer, as an engine that follows
-// the loads would call it for each micro-batch.
-absl::StatusOr<double> TimeEplbCall(const Loads& loads, const Topology& topology) {
+EplbShape EplbShapeOf(const Topology& topology, int experts) {
+  return {.num_replicas = experts + topology.num_ranks() * topology.replica_slots,
+          .num_groups = experts,
+          .num_nodes = topology.nodes,
+          .num_gpus = topology.num_ranks()};
+}
+
+// The loads of micro-batch 0: [layers][experts]. Engines that follow the loads call EPLB with such.
+std::vector<std::vector<float>> FirstMicroBatch(const Loads& loads) {
   const LoadShape& shape = loads.shape();
-  const EplbShape eplb{
-      .num_replicas = shape.experts + topology.num_ranks() * topology.replica_slots,
-      .num_groups = shape.experts,
-      .num_nodes = topology.nodes,
-      .num_gpus = topology.num_ranks()};
-  const auto start = Clock::now();
-  std::vector<float> weights(shape.experts);
+  std::vector<std::vector<float>> weights(shape.layers, std::vector<float>(shape.experts));
   for (int l = 0; l < shape.layers; ++l) {
-    std::fill(weights.begin(), weights.end(), 0.F);
     const absl::Span<const uint32_t> matrix = loads.At(0, l);
     for (size_t i = 0; i < matrix.size(); ++i) {
-      weights[i % weights.size()] += static_cast<float>(matrix[i]);
+      weights[l][i % shape.experts] += static_cast<float>(matrix[i]);
     }
-    const absl::StatusOr<EplbLayer> layer = RunEplb(weights, eplb);
+  }
+  return weights;
+}
+
+absl::StatusOr<double> TimeEplbCall(const std::vector<std::vector<float>>& weights,
+                                    const EplbShape& shape) {
+  const auto start = Clock::now();
+  for (const std::vector<float>& layer_weights : weights) {
+    const absl::StatusOr<EplbLayer> layer = RunEplb(layer_weights, shape);
     if (!layer.ok()) return layer.status();
   }
   return MillisecondsSince(start);
@@ -130,13 +138,22 @@ absl::StatusOr<std::vector<BenchRow>> RunInstance(
                           .gpus_per_node = instance.gpus_per_node,
                           .replica_slots = setup.replica_slots};
   std::vector<BenchRow> rows(policies.size());
+  double public_eplb_call_ms = 0;
   for (int seed = 1; seed <= setup.seeds; ++seed) {
     const std::string what = absl::StrCat(instance.name, " ", skew_name, ", seed ", seed);
     say(absl::StrCat(what, ": generating"));
     const absl::StatusOr<Batch> batch = MakeBatch(instance, skew, topology, seed, threads);
     if (!batch.ok()) return batch.status();
-    const absl::StatusOr<double> eplb_call_ms = TimeEplbCall(batch->trace.loads, topology);
+    const auto weights = FirstMicroBatch(batch->trace.loads);
+    const EplbShape eplb_shape = EplbShapeOf(topology, instance.experts);
+    const absl::StatusOr<double> eplb_call_ms = TimeEplbCall(weights, eplb_shape);
     if (!eplb_call_ms.ok()) return eplb_call_ms.status();
+    if (seed == 1 && !setup.public_eplb.empty()) {
+      say(absl::StrCat(what, ": public EPLB"));
+      const absl::StatusOr<double> ms = TimePublicEplb(setup.public_eplb, weights, eplb_shape);
+      if (!ms.ok()) return ms.status();
+      public_eplb_call_ms = *ms;
+    }
     for (size_t p = 0; p < policies.size(); ++p) {
       say(absl::StrCat(what, ": ", policies[p].name));
       absl::Status status = AddToRow(policies[p], *batch, topology, setup, threads, rows[p]);
@@ -150,6 +167,7 @@ absl::StatusOr<std::vector<BenchRow>> RunInstance(
     rows[p].skew = skew_name;
     rows[p].policy = policies[p].name;
     DivideBy(setup.seeds, rows[p]);
+    rows[p].public_eplb_call_ms = public_eplb_call_ms;
   }
   return rows;
 }

@@ -31,12 +31,15 @@ struct BenchRow {
   double imbalance = 0;
   double bound = 0;  // of the planner's policies; 0: none is known
   double copies_per_node = 0;
-  double moves = 0;    // a layer
-  double bridges = 0;  // a layer
-  double milliseconds = 0;     // of the whole batch, mean over seeds of the best repeat
-  int64_t peak_bytes = 0;      // of the process while planning, most over the seeds; loads included
-  int64_t load_bytes = 0;      // of the loads alone
-  double eplb_call_ms = 0;     // one EPLB call for one micro-batch's loads, all layers, one thread
+  double moves = 0;         // a layer
+  double bridges = 0;       // a layer
+  double milliseconds = 0;  // of the whole batch, mean over seeds of the best repeat
+  int64_t peak_bytes = 0;   // of the process while planning, most over the seeds; loads included
+  int64_t load_bytes = 0;   // of the loads alone
+  // One EPLB call for one micro-batch's loads, all layers, one thread: ours, and the public one (0
+  // where the user points at none).
+  double eplb_call_ms = 0;
+  double public_eplb_call_ms = 0;
 };
 
 struct BenchSetup {
@@ -44,6 +47,7 @@ struct BenchSetup {
   int seeds = 3;    // 1..seeds
   int repeats = 1;  // of each plan, for its time
   bool verify = false;
+  std::string public_eplb;  // path of its Python file; empty: not timed
 };
 
 // All rows of one instance, in the order of `policies`. INTERNAL when a plan breaks a rule.

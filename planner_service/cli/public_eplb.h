@@ -10,10 +10,10 @@
 
 namespace relibra::cli {
 
-// Milliseconds of one rebalance_experts call of `eplb_py` (github.com/deepseek-ai/EPLB's eplb.py, or
-// a file with the same function) for weights [layers][experts], best of three, in a Python of its
-// own: `python3` of the PATH, which must have PyTorch. UNAVAILABLE with the last line that Python
-// wrote when it fails.
+// Milliseconds of one rebalance_experts call of `eplb_py` (github.com/deepseek-ai/EPLB's eplb.py,
+// or a file with the same function) for weights [layers][experts], best of three, in a Python of
+// its own: `python3` of the PATH, which must have PyTorch. UNAVAILABLE with the last line that
+// Python wrote when it fails.
 absl::StatusOr<double> TimePublicEplb(const std::string& eplb_py,
                                       const std::vector<std::vector<float>>& weights,
                                       const EplbShape& shape);
