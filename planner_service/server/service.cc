@@ -83,6 +83,7 @@ grpc::ServerUnaryReactor* PlannerService::RegisterJob(grpc::CallbackServerContex
   *response->mutable_spec() = job.spec;
   response->set_existed(registered->existed);
   if (!registered->existed) {
+    context_.metrics.JobAdded(job.name());
     spdlog::info("job={} event=job_registered layers={} experts={} ranks={} ep_groups={}",
                  job.name(), job.num_layers(), job.num_experts(), job.topology.num_ranks(),
                  job.groups.size());
@@ -94,7 +95,10 @@ grpc::ServerUnaryReactor* PlannerService::DeleteJob(grpc::CallbackServerContext*
                                                     const v1::DeleteJobRequest* request,
                                                     v1::DeleteJobResponse*) {
   absl::Status status = context_.jobs.Delete(request->job());
-  if (status.ok()) spdlog::info("job={} event=job_deleted", request->job());
+  if (status.ok()) {
+    context_.metrics.JobRemoved(request->job());
+    spdlog::info("job={} event=job_deleted", request->job());
+  }
   return Answer(call, "DeleteJob", status);
 }
 
