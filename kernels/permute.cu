@@ -51,7 +51,8 @@ __global__ void __launch_bounds__(kBlockThreads) CombineKernel(const CombineArgs
   }
 }
 
-__global__ void __launch_bounds__(kBlockThreads) CombineAnyKernel(const CombineArgs args) {
+// Room for 64 registers (4 blocks a multiprocessor): left to itself ptxas spills for sm_100.
+__global__ void __launch_bounds__(kBlockThreads, 4) CombineAnyKernel(const CombineArgs args) {
   const int64_t token = TokenOfThread();
   if (token >= args.tokens) return;
   for (int32_t column = threadIdx.x; column < args.hidden; column += blockDim.x) {
