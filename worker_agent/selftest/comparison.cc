@@ -32,13 +32,9 @@ void Errors::Take(const Errors& other) {
   momenta = std::max(momenta, other.momenta);
 }
 
-Errors Compare(const Scenario& scenario, int rank, Agent& agent, const Trainer& trainer,
-               const Reference& reference) {
+Errors CompareExperts(const Scenario& scenario, int rank, Agent& agent,
+                      const Reference& reference) {
   Errors errors;
-  for (int m = 0; m < scenario.micro_batches; ++m) {
-    errors.outputs = std::max(errors.outputs,
-                              RelativeError(trainer.Output(m).data(), reference.Output(m, rank)));
-  }
   const ExpertStore& store = agent.store();
   const auto buffer = [&](int layer, int slot, const char* name) {
     return reinterpret_cast<const float*>(store.Buffer(layer, slot, store.Find(name)));
@@ -47,13 +43,29 @@ Errors Compare(const Scenario& scenario, int rank, Agent& agent, const Trainer& 
     const std::vector<int> experts = agent.placement().ExpertsOf(l, rank);
     for (int slot = 0; slot < static_cast<int>(experts.size()); ++slot) {
       const Reference::Expert& expected = reference.At(l, experts[slot]);
-      const auto& gradients = trainer.Gradients(l, slot);
-      errors.Take({.gradients = std::max(RelativeError(gradients[0].data(), expected.g13),
-                                         RelativeError(gradients[1].data(), expected.g2)),
-                   .weights = std::max(RelativeError(buffer(l, slot, "w13"), expected.w13),
+      errors.Take({.weights = std::max(RelativeError(buffer(l, slot, "w13"), expected.w13),
                                        RelativeError(buffer(l, slot, "w2"), expected.w2)),
                    .momenta = std::max(RelativeError(buffer(l, slot, "m13"), expected.m13),
                                        RelativeError(buffer(l, slot, "m2"), expected.m2))});
+    }
+  }
+  return errors;
+}
+
+Errors Compare(const Scenario& scenario, int rank, Agent& agent, const Trainer& trainer,
+               const Reference& reference) {
+  Errors errors = CompareExperts(scenario, rank, agent, reference);
+  for (int m = 0; m < scenario.micro_batches; ++m) {
+    errors.outputs = std::max(errors.outputs,
+                              RelativeError(trainer.Output(m).data(), reference.Output(m, rank)));
+  }
+  for (int l = 0; l < scenario.layers; ++l) {
+    const std::vector<int> experts = agent.placement().ExpertsOf(l, rank);
+    for (int slot = 0; slot < static_cast<int>(experts.size()); ++slot) {
+      const Reference::Expert& expected = reference.At(l, experts[slot]);
+      const auto& gradients = trainer.Gradients(l, slot);
+      errors.Take({.gradients = std::max(RelativeError(gradients[0].data(), expected.g13),
+                                         RelativeError(gradients[1].data(), expected.g2))});
     }
   }
   return errors;

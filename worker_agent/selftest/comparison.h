@@ -27,6 +27,9 @@ struct Errors {
 Errors Compare(const Scenario& scenario, int rank, Agent& agent, const Trainer& trainer,
                const Reference& reference);
 
+// The weights and momenta of this rank's home experts alone.
+Errors CompareExperts(const Scenario& scenario, int rank, Agent& agent, const Reference& reference);
+
 // Loads of a step: [micro_batches, layers, experts], (token, choice) pairs of all ranks.
 std::vector<uint32_t> LoadsOf(const Scenario& scenario, int step);
 

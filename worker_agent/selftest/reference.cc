@@ -45,15 +45,14 @@ std::vector<double> Reference::Forward(int layer, const std::vector<double>& inp
   trace.b.assign(top_k, std::vector<double>(inner, 0));
   trace.y.assign(top_k, std::vector<double>(hidden, 0));
 
-  double sum = 0;
   for (int k = 0; k < top_k; ++k) {
-    double logit = 0;
     for (int h = 0; h < hidden; ++h) {
-      logit += routers_[layer][static_cast<size_t>(ids[k]) * hidden + h] * input[h];
+      trace.weight[k] += routers_[layer][static_cast<size_t>(ids[k]) * hidden + h] * input[h];
     }
-    trace.weight[k] = std::exp(logit);
-    sum += trace.weight[k];
   }
+  const double largest = *std::max_element(trace.weight.begin(), trace.weight.end());
+  double sum = 0;
+  for (double& weight : trace.weight) sum += weight = std::exp(weight - largest);
   std::vector<double> output = input;
   for (int k = 0; k < top_k; ++k) {
     trace.weight[k] /= sum;

@@ -122,16 +122,19 @@ void Trainer::CombinationWeights(int layer, LayerTrace& trace) const {
   const int top_k = scenario_.top_k;
   trace.weights.resize(trace.ids.size());
   for (int t = 0; t < scenario_.tokens(); ++t) {
-    float sum = 0;
+    float* weights = trace.weights.data() + static_cast<ptrdiff_t>(t) * top_k;
     for (int k = 0; k < top_k; ++k) {
       const int32_t id = trace.ids[t * top_k + k];
       float logit = 0;
       for (int h = 0; h < hidden; ++h) {
         logit += routers_[layer][id * hidden + h] * trace.input[t * hidden + h];
       }
-      sum += trace.weights[t * top_k + k] = std::exp(logit);
+      weights[k] = logit;
     }
-    for (int k = 0; k < top_k; ++k) trace.weights[t * top_k + k] /= sum;
+    const float largest = *std::max_element(weights, weights + top_k);
+    float sum = 0;
+    for (int k = 0; k < top_k; ++k) sum += weights[k] = std::exp(weights[k] - largest);
+    for (int k = 0; k < top_k; ++k) weights[k] /= sum;
   }
 }
 
