@@ -13,6 +13,9 @@ namespace relibra {
 // Replicas that one pass over the home's gradient adds.
 inline constexpr int kReplicasAPass = 16;
 
+// Replicas whose loads are under way together, to hide the latency of memory.
+inline constexpr int kReplicaBatch = 4;
+
 struct AccumulateArgs {
   float* home;
   const void* replicas[kReplicasAPass];
@@ -29,12 +32,20 @@ RELIBRA_HOST_DEVICE void AccumulateGroup(const AccumulateArgs& args, int64_t gro
   float sum[kGroup];
   RELIBRA_UNROLL
   for (int i = 0; i < kGroup; ++i) sum[i] = ElementOf<FloatType::kFp32>(before, i);
-  for (int32_t r = 0; r < args.num_replicas; ++r) {
-    const RawGroup<type> replica =
-        LoadGroup<type>(static_cast<const char*>(args.replicas[r]) +
-                        group * kGroup * static_cast<int64_t>(SizeOf(type)));
+  for (int32_t r0 = 0; r0 < args.num_replicas; r0 += kReplicaBatch) {
+    RawGroup<type> batch[kReplicaBatch];
     RELIBRA_UNROLL
-    for (int i = 0; i < kGroup; ++i) sum[i] += ElementOf<type>(replica, i);
+    for (int32_t j = 0; j < kReplicaBatch; ++j) {
+      if (r0 + j >= args.num_replicas) continue;
+      batch[j] = LoadGroup<type>(static_cast<const char*>(args.replicas[r0 + j]) +
+                                 group * kGroup * kElementBytes<type>);
+    }
+    RELIBRA_UNROLL
+    for (int32_t j = 0; j < kReplicaBatch; ++j) {
+      if (r0 + j >= args.num_replicas) continue;
+      RELIBRA_UNROLL
+      for (int i = 0; i < kGroup; ++i) sum[i] += ElementOf<type>(batch[j], i);
+    }
   }
   StoreGroup<FloatType::kFp32>(GroupOf<FloatType::kFp32>(sum), target);
 }

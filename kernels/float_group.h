@@ -20,6 +20,10 @@ namespace relibra {
 
 inline constexpr int kGroup = 8;  // elements
 
+// SizeOf(type) as a constant, for device code: a constexpr function would have to be marked.
+template <FloatType type>
+inline constexpr int kElementBytes = static_cast<int>(SizeOf(type));
+
 // Groups of 4-byte words: 2 of fp8, 4 of 16-bit types, 8 of fp32.
 template <FloatType type>
 inline constexpr int kGroupWords = static_cast<int>(kGroup* SizeOf(type) / 4);
@@ -73,7 +77,7 @@ RELIBRA_HOST_DEVICE void StoreGroup(const RawGroup<type>& group, void* target) {
 // Element i of the group, i a constant after unrolling.
 template <FloatType type>
 RELIBRA_HOST_DEVICE float ElementOf(const RawGroup<type>& group, int i) {
-  constexpr int kBits = static_cast<int>(SizeOf(type) * 8);
+  constexpr int kBits = kElementBytes<type> * 8;
   constexpr int kPerWord = 32 / kBits;
   constexpr uint32_t kMask = 0xffffffffu >> (32 - kBits);
   return Widen<type>((group.words[i / kPerWord] >> (i % kPerWord * kBits)) & kMask);
@@ -81,7 +85,7 @@ RELIBRA_HOST_DEVICE float ElementOf(const RawGroup<type>& group, int i) {
 
 template <FloatType type>
 RELIBRA_HOST_DEVICE RawGroup<type> GroupOf(const float (&values)[kGroup]) {
-  constexpr int kBits = static_cast<int>(SizeOf(type) * 8);
+  constexpr int kBits = kElementBytes<type> * 8;
   constexpr int kPerWord = 32 / kBits;
   RawGroup<type> group;
   RELIBRA_UNROLL

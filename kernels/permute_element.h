@@ -60,13 +60,12 @@ template <FloatType type>
 RELIBRA_HOST_DEVICE const void* GroupAddress(const void* data, int32_t hidden, int64_t row,
                                              int32_t group) {
   return static_cast<const char*>(data) +
-         (row * hidden + int64_t{group} * kGroup) * static_cast<int64_t>(SizeOf(type));
+         (row * hidden + int64_t{group} * kGroup) * kElementBytes<type>;
 }
 
 template <FloatType type>
 RELIBRA_HOST_DEVICE void* GroupAddress(void* data, int32_t hidden, int64_t row, int32_t group) {
-  return static_cast<char*>(data) +
-         (row * hidden + int64_t{group} * kGroup) * static_cast<int64_t>(SizeOf(type));
+  return static_cast<char*>(data) + (row * hidden + int64_t{group} * kGroup) * kElementBytes<type>;
 }
 
 // ---- Combine
