@@ -150,8 +150,12 @@ void PlannerClient::ReadStream(grpc::ClientReaderInterface<v1::PlanUpdate>& stre
 
 void PlannerClient::Keep(const v1::Plan& message) {
   absl::StatusOr<Plan> read = ReadPlan(message, options_.shape, options_.rank);
-  MaybePlan plan = read.status();
-  if (read.ok()) plan = std::make_shared<const Plan>(*std::move(read));
+  MaybePlan plan = absl::UnknownError("");
+  if (read.ok()) {
+    plan = std::make_shared<const Plan>(*std::move(read));
+  } else {
+    plan = read.status();
+  }
   const Key key{message.step(), message.policy_version(),
                 message.pass().empty() ? "update" : message.pass()};
   absl::MutexLock lock(&mutex_);
