@@ -1,10 +1,12 @@
 // relibra-agent: the worker agent as a process of its own. The library is what trainers link.
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <csignal>
+#include <cstdio>
 #include <map>
 #include <string>
 
@@ -20,6 +22,15 @@ using relibra::agent::selftest::Sabotage;
 using relibra::agent::selftest::SelfTestOptions;
 
 std::atomic<bool> stop_requested = false;
+
+// Standard output is for results: libraries that print there (UCX logs to it) are sent to standard
+// error instead.
+std::FILE* ClaimStandardOutput() {
+  std::FILE* out = fdopen(dup(STDOUT_FILENO), "w");
+  if (out == nullptr) return stdout;
+  dup2(STDERR_FILENO, STDOUT_FILENO);
+  return out;
+}
 
 void OnSignal(int) { stop_requested = true; }
 
@@ -108,6 +119,8 @@ int main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("relibra-agent"));
   CLI::App app("ReLibra's worker agent");
   app.require_subcommand(1);
+  // Of a flag given twice, the last one counts.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   Timeouts timeouts;
 
   SelfTestOptions selftest;
@@ -137,7 +150,7 @@ int main(int argc, char** argv) {
   if (selftest_app.parsed()) {
     timeouts.Set(selftest.agent);
     selftest.join_timeout = absl::Seconds(timeouts.join);
-    return relibra::agent::selftest::RunSelfTest(selftest);
+    return relibra::agent::selftest::RunSelfTest(selftest, ClaimStandardOutput());
   }
   std::signal(SIGTERM, OnSignal);
   std::signal(SIGINT, OnSignal);

@@ -1,5 +1,6 @@
 #include "worker_agent/selftest/selftest.h"
 
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <array>
@@ -186,7 +187,11 @@ absl::Status Run::Step(int step) {
   reference_.Train(step);
   errors_.Take(Compare(scenario_, options_.rank, *agent_, *trainer_, reference_));
   ++steps_done_;
-  return GatherImbalance(expected);
+  if (absl::Status s = GatherImbalance(expected); !s.ok()) return s;
+  spdlog::info("rank {}, step {}: {}, {} homes moved, imbalance {:.3f} -> {:.3f}, error {:.1e}",
+               options_.rank, step, began->applied ? "plan applied" : "old placement kept",
+               began->moves, before_.back(), after_.back(), errors_.Largest());
+  return absl::OkStatus();
 }
 
 absl::Status Run::Steps() {
@@ -240,7 +245,7 @@ nlohmann::json Run::Summary(const absl::Status& status, bool& passed) {
 
 }  // namespace
 
-int RunSelfTest(const SelfTestOptions& options) {
+int RunSelfTest(const SelfTestOptions& options, std::FILE* out) {
   absl::Status valid = Validate(options.scenario);
   if (valid.ok() && (options.rank < 0 || options.rank >= options.scenario.ranks())) {
     valid = absl::InvalidArgumentError(
@@ -255,7 +260,8 @@ int RunSelfTest(const SelfTestOptions& options) {
   if (status.ok()) status = run.Steps();
   bool passed = false;
   const std::string line = run.Summary(status, passed).dump();
-  std::printf("%s\n", line.c_str());
+  std::fprintf(out, "%s\n", line.c_str());
+  std::fflush(out);
   return passed ? 0 : 1;
 }
 

@@ -4,6 +4,7 @@
 #define RELIBRA_WORKER_AGENT_SELFTEST_SELFTEST_H_
 
 #include <cstdint>
+#include <cstdio>
 #include <string>
 
 #include "absl/time/time.h"
@@ -37,10 +38,10 @@ struct SelfTestOptions {
   int64_t die_at_get = 0;
 };
 
-// Runs one rank and prints one line of JSON on standard output. 0: everything agreed; 1: it did
+// Runs one rank and prints one line of JSON to `out`. 0: everything agreed; 1: it did
 // not, or the run failed (the line says whether this rank's weights are intact); 2: the options are
 // wrong (one line on standard error).
-int RunSelfTest(const SelfTestOptions& options);
+int RunSelfTest(const SelfTestOptions& options, std::FILE* out);
 
 }  // namespace relibra::agent::selftest
 
