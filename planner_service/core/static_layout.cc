@@ -189,16 +189,16 @@ void StaticLayout::Refine(bool apart, double target) {
 
 bool StaticLayout::Swap(int fullest, bool apart) {
   const int first = fullest / node_gpus_ * node_gpus_;
-  double best = load_[fullest] * (1 - kLeastGain);
+  const double full = load_[fullest];
+  double best = full * (1 - kLeastGain);
   int best_slot = -1, best_other = -1;
-  for (int g = first; g < first + node_gpus_; ++g) {
+  const auto consider = [&](int g) {
     // No swap does better than halving the difference.
-    if (g == fullest || (load_[fullest] + load_[g]) / 2 >= best) continue;
+    if (g == fullest || (full + load_[g]) / 2 >= best) return;
     for (int slot = fullest * slots_; slot < (fullest + 1) * slots_; ++slot) {
       for (int other = g * slots_; other < (g + 1) * slots_; ++other) {
         const double difference = slot_share_[slot] - slot_share_[other];
-        if (difference <= 0) continue;
-        const double load = std::max(load_[fullest] - difference, load_[g] + difference);
+        const double load = std::max(full - difference, load_[g] + difference);
         if (load >= best) continue;
         if (apart &&
             (Holds(g, slot_expert_[slot]) > 0 || Holds(fullest, slot_expert_[other]) > 0)) {
@@ -209,6 +209,13 @@ bool StaticLayout::Swap(int fullest, bool apart) {
         best_other = other;
       }
     }
+  };
+  // The lightest first: what it gives mostly rules the others out at a glance.
+  const auto gpus = load_.begin() + first;
+  const int lightest = first + static_cast<int>(std::min_element(gpus, gpus + node_gpus_) - gpus);
+  consider(lightest);
+  for (int g = first; g < first + node_gpus_; ++g) {
+    if (g != lightest) consider(g);
   }
   if (best_slot < 0) return false;
   ApplySwap(best_slot, best_other);
