@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import recorded
 
-from relibra import Planner
+from relibra import Composition, Planner
 from relibra.adapters import prime_rl
 
 STEP = 2
@@ -28,8 +28,9 @@ def main() -> None:
     with Planner(recorded.address(), recorded.job("prime-rl-example")) as planner:
         for i in range(16):
             prime_rl.add_sample(planner, f"rollout-{i}", sample(i), TOKENS, step=STEP)
-        packing = planner.pack(STEP, num_micro_batches=2)
-        recorded.show(planner, planner.plan_step(STEP, packing.composition))
+        # Rank r trains two samples, one in each micro-batch.
+        schedule = [[[f"rollout-{rank}"], [f"rollout-{rank + 8}"]] for rank in range(8)]
+        recorded.show(planner, planner.plan_step(STEP, Composition.from_schedule(schedule)))
         planner.delete_job()
 
 

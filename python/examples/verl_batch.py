@@ -1,4 +1,4 @@
-"""verl: plan a step from a batch's routed_experts, on the micro-batches that the planner packs.
+"""verl: plan a step from a batch's routed_experts, for the micro-batches that verl made.
 
 Usage: python verl_batch.py HOST:PORT
 
@@ -33,10 +33,9 @@ def main() -> None:
     job = recorded.job("verl-example", LayerAxis.ALL_LAYERS)
     with Planner(recorded.address(), job) as planner:
         names = verl.add_batch(planner, batch(), step=STEP)
-        packing = planner.pack(STEP, num_micro_batches=2)
-        rows = verl.micro_batch_rows(packing.composition, names)
-        print(f"rank 0 runs rows {rows[0][0]}, then {rows[0][1]}")
-        recorded.show(planner, planner.plan_step(STEP, packing.composition))
+        # What rearrange_micro_batches gave each of 8 data-parallel ranks: here one row at a time.
+        rank_rows = [[[rank], [rank + 8]] for rank in range(8)]
+        recorded.show(planner, planner.plan_step(STEP, verl.composition(rank_rows, names)))
         planner.delete_job()
 
 
