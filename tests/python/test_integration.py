@@ -128,6 +128,16 @@ def test_the_same_routing_again_counts_once(server, spec, random):
         assert planner.sent.repeated >= 2
 
 
+def test_a_record_of_identical_rows_is_taken_with_a_warning(server, spec, random, caplog):
+    ids = np.repeat(routing(random, 1), 1000, axis=0)  # a warm-up pass looks like this
+    with Planner(server.address, spec) as planner:
+        planner.add_routing("warm-up", ids, step=1)
+        planner.flush()
+        (warning,) = planner.sent.warnings
+        assert "warm-up" in warning
+    assert warning in caplog.text
+
+
 def test_pieces_that_contradict_each_other_are_refused(server, spec, random):
     ids = routing(random, 40)
     with Planner(server.address, spec) as planner:
