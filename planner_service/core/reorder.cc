@@ -1,0 +1,149 @@
+#include "planner_service/core/reorder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "planner_service/core/anneal.h"
+#include "planner_service/core/gram_swaps.h"
+#include "planner_service/core/node_loads.h"
+#include "planner_service/core/rank_placement.h"
+
+namespace relibra {
+namespace {
+
+constexpr int kFastPasses = 4;
+constexpr int64_t kThoroughTriesAnExpert = 1500;
+
+// What the search works on: nodes where replicas flatten the ranks inside, else single ranks.
+struct Grouping {
+  const Topology& topology;
+  bool by_rank;
+
+  int count() const { return by_rank ? topology.num_ranks() : topology.nodes; }
+  std::vector<int32_t> GroupsOf(absl::Span<const int32_t> homes) const {
+    std::vector<int32_t> groups(homes.begin(), homes.end());
+    if (!by_rank) {
+      for (int32_t& group : groups) group = topology.NodeOf(group);
+    }
+    return groups;
+  }
+  std::vector<int32_t> HomesOf(const ExpertLoads& loads, const std::vector<int32_t>& groups,
+                               absl::Span<const int32_t> current) const {
+    return by_rank ? groups : PlaceOnRanks(topology, loads, groups, current);
+  }
+};
+
+// The objective in whole tokens, not in the search's scaled ones.
+int64_t ExactObjective(absl::Span<const uint32_t> totals, const std::vector<int32_t>& groups,
+                       int count) {
+  std::vector<int64_t> load(count);
+  int64_t objective = 0;
+  for (size_t begin = 0; begin < totals.size(); begin += groups.size()) {
+    std::fill(load.begin(), load.end(), 0);
+    for (size_t e = 0; e < groups.size(); ++e) load[groups[e]] += totals[begin + e];
+    objective += *std::max_element(load.begin(), load.end());
+  }
+  return objective;
+}
+
+// The best groups that a search with free moves finds.
+std::vector<int32_t> SearchFreely(const ExpertLoads& loads, int count,
+                                  const std::vector<int32_t>& before, Effort effort,
+                                  uint64_t seed) {
+  NodeLoads fresh(loads, count, GramSwaps(loads, count, std::nullopt));
+  fresh.Descend(kFastPasses);
+  std::vector<int32_t> best = fresh.nodes();
+  int64_t best_objective = fresh.Objective();
+  NodeLoads near(loads, count, before);
+  // From homes that are far off, descent is slow and ends no better than the fresh start.
+  constexpr double kFarOff = 1.15;
+  if (static_cast<double>(near.Objective()) < kFarOff * static_cast<double>(best_objective)) {
+    near.Descend(kFastPasses);
+    if (near.Objective() <= best_objective) {
+      best = near.nodes();
+      best_objective = near.Objective();
+    }
+  }
+  if (effort == Effort::kThorough) {
+    best = Anneal(loads, count, best, kThoroughTriesAnExpert * loads.experts(), seed);
+  }
+  KeepNames(count, before, best);
+  NodeLoads kept(loads, count, best);
+  ReturnNeedlessMoves(before, kept);
+  return kept.nodes();
+}
+
+int64_t CountMoves(absl::Span<const int32_t> before, const std::vector<int32_t>& after) {
+  int64_t moves = 0;
+  for (size_t e = 0; e < after.size(); ++e) moves += before[e] != after[e];
+  return moves;
+}
+
+// Steepest swaps from the current homes: each step takes the swap that lowers the objective most
+// among those that touch the experts which weigh most in overloaded micro-batches.
+void AddSteepestSwaps(const Grouping& grouping, const ExpertLoads& loads,
+                      absl::Span<const uint32_t> totals, absl::Span<const int32_t> current,
+                      std::vector<HomeChoice>& choices) {
+  NodeLoads state(loads, grouping.count(), grouping.GroupsOf(current));
+  const int experts = loads.experts();
+  while (true) {
+    int best_e = -1, best_f = -1;
+    int64_t best = state.Objective();
+    for (int e = 0; e < experts; ++e) {
+      for (int f = e + 1; f < experts; ++f) {
+        if (state.NodeOf(e) == state.NodeOf(f)) continue;
+        const int64_t after = state.ObjectiveAfterSwap(e, f);
+        if (after < best) best = after, best_e = e, best_f = f;
+      }
+    }
+    if (best_e < 0) return;
+    state.Swap(best_e, best_f);
+    HomeChoice choice;
+    choice.home_rank = grouping.HomesOf(loads, state.nodes(), current);
+    choice.moves = CountMoves(current, choice.home_rank);
+    choice.objective = ExactObjective(totals, state.nodes(), grouping.count());
+    choices.push_back(std::move(choice));
+  }
+}
+
+// Ascending in moves, strictly descending in objective.
+void KeepUsefulChoices(std::vector<HomeChoice>& choices) {
+  std::stable_sort(choices.begin(), choices.end(), [](const HomeChoice& a, const HomeChoice& b) {
+    return a.moves != b.moves ? a.moves < b.moves : a.objective < b.objective;
+  });
+  size_t kept = 1;
+  for (size_t i = 1; i < choices.size(); ++i) {
+    if (choices[i].objective < choices[kept - 1].objective) {
+      if (kept != i) choices[kept] = std::move(choices[i]);
+      ++kept;
+    }
+  }
+  choices.resize(kept);
+}
+
+}  // namespace
+
+std::vector<HomeChoice> HomeChoices(const Topology& topology, absl::Span<const uint32_t> totals,
+                                    absl::Span<const int32_t> current, Effort effort,
+                                    bool every_budget, uint64_t seed) {
+  const Grouping grouping{topology, topology.replica_slots == 0};
+  const std::vector<int32_t> before = grouping.GroupsOf(current);
+  std::vector<HomeChoice> choices(1);
+  choices[0].home_rank.assign(current.begin(), current.end());
+  choices[0].objective = ExactObjective(totals, before, grouping.count());
+  const int experts = static_cast<int>(current.size());
+  if (grouping.count() == 1 || experts == 1) return choices;
+
+  const ExpertLoads loads(totals, experts);
+  const std::vector<int32_t> groups = SearchFreely(loads, grouping.count(), before, effort, seed);
+  HomeChoice best;
+  best.objective = ExactObjective(totals, groups, grouping.count());
+  best.home_rank = grouping.HomesOf(loads, groups, current);
+  best.moves = CountMoves(current, best.home_rank);
+  choices.push_back(std::move(best));
+  if (every_budget) AddSteepestSwaps(grouping, loads, totals, current, choices);
+  KeepUsefulChoices(choices);
+  return choices;
+}
+
+}  // namespace relibra
