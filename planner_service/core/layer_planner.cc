@@ -49,7 +49,7 @@ LayerOutcome PlanWith(const Topology& topology, absl::Span<const uint32_t> total
   outcome.bridges = static_cast<int>(bridges.size());
   ReplicaPlanner planner(topology, home_rank, std::move(bridges),
                          {.cost = options.replica_cost,
-                          .slack = thorough ? 0.0002 : 0.0005,
+                          .slack = thorough ? 0.0001 : 0.0005,
                           .search_steps = thorough ? 2000 : 200});
   const size_t experts = home_rank.size();
   int64_t fetched = 0;
