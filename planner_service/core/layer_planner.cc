@@ -1,6 +1,7 @@
 #include "planner_service/core/layer_planner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "planner_service/core/bridge.h"
@@ -14,6 +15,11 @@ constexpr int kMostBridgesByItself = 4;
 // Bridges take memory and the slow network: by itself the planner makes them for a gain of this
 // share.
 constexpr double kBridgeGain = 0.001;
+
+// Imbalance below which fewer copies are worth more than balance.
+double CopySlack(const PlanOptions& options) {
+  return options.effort == Effort::kThorough ? 0.0004 : 0.0009;
+}
 
 std::vector<Move> MovesBetween(absl::Span<const int32_t> from, const std::vector<int32_t>& to) {
   std::vector<Move> moves;
@@ -44,13 +50,12 @@ int64_t TotalOf(absl::Span<const uint32_t> totals) {
 LayerOutcome PlanWith(const Topology& topology, absl::Span<const uint32_t> totals,
                       absl::Span<const int32_t> current, const std::vector<int32_t>& home_rank,
                       std::vector<Bridge> bridges, const PlanOptions& options) {
-  const bool thorough = options.effort == Effort::kThorough;
   LayerOutcome outcome;
   outcome.bridges = static_cast<int>(bridges.size());
   ReplicaPlanner planner(topology, home_rank, std::move(bridges),
                          {.cost = options.replica_cost,
-                          .slack = thorough ? 0.0001 : 0.0005,
-                          .search_steps = thorough ? 2000 : 200});
+                          .slack = CopySlack(options),
+                          .search_steps = options.effort == Effort::kThorough ? 2000 : 200});
   const size_t experts = home_rank.size();
   int64_t fetched = 0;
   for (size_t begin = 0; begin < totals.size(); begin += experts) {
@@ -159,6 +164,23 @@ LayerOutcome SearchSmall(const Topology& topology, absl::Span<const uint32_t> to
   return best;
 }
 
+int64_t ReplicasOf(const LayerOutcome& outcome) {
+  int64_t replicas = 0;
+  for (const std::vector<Replica>& micro_batch : outcome.plan.replicas) {
+    replicas += static_cast<int64_t>(micro_batch.size());
+  }
+  return replicas;
+}
+
+// Whether to leave homes alone. Between outcomes that balance alike, moves must save replicas.
+bool StaysBetter(const LayerOutcome& still, const LayerOutcome& moved, const PlanOptions& options) {
+  constexpr double kFewer = 0.95;
+  const double alike = std::floor(CopySlack(options) * still.cost);
+  if (still.cost > moved.cost + alike) return false;
+  if (still.cost < moved.cost - alike) return true;
+  return static_cast<double>(ReplicasOf(moved)) > kFewer * static_cast<double>(ReplicasOf(still));
+}
+
 }  // namespace
 
 LayerOutcome PlanLayer(const Topology& topology, absl::Span<const uint32_t> totals,
@@ -173,7 +195,7 @@ LayerOutcome PlanLayer(const Topology& topology, absl::Span<const uint32_t> tota
       PlanReplicasAndBridges(topology, totals, current, std::move(home_rank), options);
   if (moves && best.cost > static_cast<double>(LevelObjective(topology, totals, stay, {}))) {
     LayerOutcome still = PlanReplicasAndBridges(topology, totals, current, stay, options);
-    if (still.cost <= best.cost) best = std::move(still);
+    if (StaysBetter(still, best, options)) best = std::move(still);
   }
   if (free_moves && static_cast<int>(current.size()) <= kFewExperts) {
     best = SearchSmall(topology, totals, current, std::move(best), options);
