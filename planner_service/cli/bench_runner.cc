@@ -74,7 +74,7 @@ absl::StatusOr<double> TimeEplbCall(const std::vector<std::vector<float>>& weigh
 struct TimedPlan {
   Plan plan;
   double milliseconds = 0;
-  int64_t peak_bytes = 0;
+  int64_t plan_bytes = 0;
 };
 
 absl::StatusOr<TimedPlan> PlanTimed(const BenchPolicy& policy, const Batch& batch,
@@ -86,12 +86,13 @@ absl::StatusOr<TimedPlan> PlanTimed(const BenchPolicy& policy, const Batch& batc
   TimedPlan timed;
   timed.milliseconds = std::numeric_limits<double>::infinity();
   for (int repeat = 0; repeat < repeats; ++repeat) {
-    timed.plan = Plan();  // so that the peak holds one plan
+    timed.plan = Plan();  // so that memory holds one plan at a time
     ResetPeakMemory();
+    const int64_t before = PeakMemoryBytes();
     absl::StatusOr<Plan> plan =
         PlanBatch(kind, batch, topology, policy.options, /*must_apply=*/false, threads);
     if (!plan.ok()) return plan.status();
-    timed.peak_bytes = std::max(timed.peak_bytes, PeakMemoryBytes());
+    timed.plan_bytes = std::max(timed.plan_bytes, PeakMemoryBytes() - before);
     timed.plan = *std::move(plan);
     // A baseline's own figure leaves out the work of summing up its effects.
     timed.milliseconds = std::min(timed.milliseconds, 1e3 * timed.plan.summary.plan_seconds);
@@ -117,7 +118,7 @@ absl::Status AddToRow(const BenchPolicy& policy, const Batch& batch, const Topol
   row.moves += static_cast<double>(summary.moves) / shape.layers;
   row.bridges += static_cast<double>(summary.bridges) / shape.layers;
   row.milliseconds += timed->milliseconds;
-  row.peak_bytes = std::max(row.peak_bytes, timed->peak_bytes);
+  row.plan_bytes = std::max(row.plan_bytes, timed->plan_bytes);
   return absl::OkStatus();
 }
 
