@@ -12,15 +12,7 @@
 #include <vector>
 
 #include "kernels/routing_element.h"
-
-// The compiler builds the function for each of these instruction sets and the program picks one
-// when it starts. Sanitizers do not work that early; elsewhere (Arm) the baseline already has SIMD.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define RELIBRA_SIMD_CLONES __attribute__((target_clones("default", "avx2", "arch=skylake-avx512")))
-#else
-#define RELIBRA_SIMD_CLONES
-#endif
+#include "kernels/simd_clones.h"
 
 namespace relibra {
 namespace {

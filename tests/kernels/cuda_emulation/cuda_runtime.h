@@ -89,6 +89,10 @@ inline cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
   return cudaSuccess;
 }
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline const char* cudaGetErrorName(cudaError_t /*error*/) { return "emulated error"; }
 inline const char* cudaGetErrorString(cudaError_t /*error*/) { return "see the number"; }
