@@ -24,7 +24,9 @@ double MillisecondsSince(Clock::time_point start) {
 }
 
 absl::StatusOr<Batch> MakeBatch(const BenchInstance& instance, const Skew& skew,
-                                const Topology& topology, int seed, const ThreadPool& threads) {
+                                const Topology& topology, uint64_t seed,
+                                const ThreadPool& threads) {
+  if (absl::Status s = Validate(topology, instance.experts); !s.ok()) return s;
   GeneratorOptions options;
   options.num_ranks = topology.num_ranks();
   options.micro_batches = instance.micro_batches;
@@ -122,11 +124,18 @@ absl::Status AddToRow(const BenchPolicy& policy, const Batch& batch, const Topol
   return absl::OkStatus();
 }
 
-void DivideBy(double seeds, BenchRow& row) {
-  for (double* sum : {&row.imbalance, &row.bound, &row.copies_per_node, &row.moves, &row.bridges,
-                      &row.milliseconds, &row.eplb_call_ms}) {
-    *sum /= seeds;
+// Times are of all EP groups together.
+void SumsToMeans(int seeds, int ep_groups, BenchRow& row) {
+  for (double* sum : {&row.imbalance, &row.bound, &row.copies_per_node, &row.moves, &row.bridges}) {
+    *sum /= static_cast<double>(seeds) * ep_groups;
   }
+  row.milliseconds /= seeds;
+  row.eplb_call_ms /= seeds;
+}
+
+// A seed for each EP group of each trace.
+uint64_t SeedOf(int seed, int ep_group) {
+  return static_cast<uint64_t>(seed) + (static_cast<uint64_t>(ep_group) << 32);
 }
 
 }  // namespace
@@ -140,20 +149,22 @@ absl::StatusOr<std::vector<BenchRow>> RunInstance(
                           .replica_slots = setup.replica_slots};
   std::vector<BenchRow> rows(policies.size());
   double public_eplb_call_ms = 0;
-  for (int seed = 1; seed <= setup.seeds; ++seed) {
+  for (int run = 0; run < setup.seeds * instance.ep_groups; ++run) {
+    const int seed = 1 + run / instance.ep_groups;
     const std::string what = absl::StrCat(instance.name, " ", skew_name, ", seed ", seed);
     say(absl::StrCat(what, ": generating"));
-    const absl::StatusOr<Batch> batch = MakeBatch(instance, skew, topology, seed, threads);
+    const absl::StatusOr<Batch> batch =
+        MakeBatch(instance, skew, topology, SeedOf(seed, run % instance.ep_groups), threads);
     if (!batch.ok()) return batch.status();
     const auto weights = FirstMicroBatch(batch->trace.loads);
     const EplbShape eplb_shape = EplbShapeOf(topology, instance.experts);
     const absl::StatusOr<double> eplb_call_ms = TimeEplbCall(weights, eplb_shape);
     if (!eplb_call_ms.ok()) return eplb_call_ms.status();
-    if (seed == 1 && !setup.public_eplb.empty()) {
+    if (run == 0 && !setup.public_eplb.empty()) {
       say(absl::StrCat(what, ": public EPLB"));
       const absl::StatusOr<double> ms = TimePublicEplb(setup.public_eplb, weights, eplb_shape);
       if (!ms.ok()) return ms.status();
-      public_eplb_call_ms = *ms;
+      public_eplb_call_ms = *ms * instance.ep_groups;
     }
     for (size_t p = 0; p < policies.size(); ++p) {
       say(absl::StrCat(what, ": ", policies[p].name));
@@ -167,8 +178,8 @@ absl::StatusOr<std::vector<BenchRow>> RunInstance(
     rows[p].instance = std::string(instance.name);
     rows[p].skew = skew_name;
     rows[p].policy = policies[p].name;
-    DivideBy(setup.seeds, rows[p]);
     rows[p].public_eplb_call_ms = public_eplb_call_ms;
+    SumsToMeans(setup.seeds, instance.ep_groups, rows[p]);
   }
   return rows;
 }

@@ -18,7 +18,7 @@ using ::testing::StartsWith;
 const std::string kCases = RELIBRA_SOURCE_DIR "/tests/planner_service/cli/data/cases/";
 
 std::string WriteScratch(const std::string& name, const std::string& text) {
-  const std::string path = ScratchFile(name);
+  std::string path = ScratchFile(name);
   std::ofstream(path) << text;
   return path;
 }

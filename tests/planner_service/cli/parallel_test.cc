@@ -43,6 +43,7 @@ TEST(ThreadPoolTest, LetsSeveralCallersTakeTurns) {
   const ThreadPool pool(2);
   std::atomic<int> calls = 0;
   std::vector<std::thread> callers;
+  callers.reserve(3);
   for (int c = 0; c < 3; ++c) {
     callers.emplace_back([&] {
       for (int round = 0; round < 100; ++round) pool(5, [&](int) { ++calls; });

@@ -53,6 +53,7 @@ Ran RunRelibra(const std::vector<std::string>& words) {
   std::vector<std::string> copies = {RELIBRA_BINARY};
   copies.insert(copies.end(), words.begin(), words.end());
   std::vector<char*> argv;
+  argv.reserve(copies.size() + 1);
   for (std::string& word : copies) argv.push_back(word.data());
   argv.push_back(nullptr);
   pid_t child = 0;
