@@ -32,6 +32,14 @@ void AddAddresses(CLI::App& app, Flags& flags) {
       ->group(group);
 }
 
+void AddState(CLI::App& app, Flags& flags) {
+  app.add_option("--state-file", flags.server.state_file,
+                 "SQLite file in which jobs, homes and the kept plans survive a crash; made if "
+                 "need be, locked against other planners. \"\" keeps them in memory only")
+      ->type_name("FILE")
+      ->group("State");
+}
+
 void AddThreads(CLI::App& app, Flags& flags) {
   const std::string group = "Threads";
   app.add_option("--planning-threads", flags.server.planning_threads,
@@ -78,6 +86,7 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   app.name("relibra-planner");
   app.set_version_flag("--version", std::string("relibra-planner ") + kVersion);
   AddAddresses(app, flags);
+  AddState(app, flags);
   AddThreads(app, flags);
   AddQuotas(app, flags);
   double drain_seconds = absl::ToDoubleSeconds(flags.server.drain_time);

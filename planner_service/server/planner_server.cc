@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "planner_service/server/service.h"
 #include "planner_service/server/state_metrics.h"
+#include "planner_service/server/state_store.h"
 
 namespace relibra::server {
 namespace {
@@ -94,25 +95,28 @@ JobLimits LimitsOf(const ServerOptions& options) {
 
 // Members are destroyed from the last to the first: what is called before what calls it.
 struct PlannerServer::Parts {
-  explicit Parts(const ServerOptions& options)
+  Parts(const ServerOptions& options, std::unique_ptr<StateStore> state_store)
       : options(options),
+        store(std::move(state_store)),
         account(MemoryAccount::Create("planner", "--max-memory-bytes", options.max_memory_bytes,
                                       nullptr)),
-        jobs(account, LimitsOf(options)),
+        jobs(account, LimitsOf(options), *store),
         planning_pool(ThreadsOrCores(options.planning_threads)),
         stream_pool(ThreadsOrCores(options.stream_threads)),
-        planner(planning_pool, metrics),
+        planner(planning_pool, *store, metrics),
         state_metrics(std::make_shared<StateMetrics>(jobs, planning_pool, stream_pool, account)),
         service({.jobs = jobs,
                  .planner = planner,
                  .stream_pool = stream_pool,
                  .metrics = metrics,
+                 .store = *store,
                  .open_streams = open_streams,
                  .account = account,
                  .max_message_bytes = options.max_message_bytes,
                  .started = absl::Now()}) {}
 
   const ServerOptions options;
+  std::unique_ptr<StateStore> store;
   Metrics metrics;
   std::shared_ptr<MemoryAccount> account;
   JobRegistry jobs;
@@ -152,6 +156,10 @@ std::unique_ptr<grpc::Server> ServeGrpc(const ServerOptions& options, PlannerSer
   // The calls refuse larger messages themselves, so that the refusal can name the flag. gRPC would
   // refuse them only once they are whole, too; its memory is bounded by the quota below.
   builder.SetMaxReceiveMessageSize(-1);
+  // What gRPC buffers for all connections, beside what the planner holds.
+  grpc::ResourceQuota quota("planner");
+  quota.Resize(static_cast<size_t>(options.max_memory_bytes / 4));
+  builder.SetResourceQuota(quota);
   // Without this a second planner could listen at the same port unnoticed.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Notices within a minute that the host of a silent agent is gone.
@@ -182,7 +190,16 @@ absl::StatusOr<std::unique_ptr<PlannerServer>> PlannerServer::Start(const Server
   }();
   (void)plugins_added;
 
-  auto parts = std::make_unique<Parts>(options);
+  std::unique_ptr<StateStore> store = NewForgetfulStateStore();
+  if (!options.state_file.empty()) {
+    absl::StatusOr<std::unique_ptr<StateStore>> opened = OpenSqliteStateStore(options.state_file);
+    if (!opened.ok()) return opened.status();
+    store = *std::move(opened);
+  }
+  auto parts = std::make_unique<Parts>(options, std::move(store));
+  status = parts->jobs.Restore();
+  if (!status.ok()) return status;
+  for (const auto& job : parts->jobs.All()) parts->metrics.JobAdded(job->job().name());
   if (!options.metrics_address.empty()) {
     status = ServeMetrics(options, parts->metrics, parts->state_metrics, parts->exposer);
     if (!status.ok()) return status;

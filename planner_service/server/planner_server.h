@@ -23,6 +23,9 @@ struct ServerOptions {
   // Allows an address that is not loopback without encryption.
   bool insecure = false;
 
+  // The SQLite file in which jobs, homes and plans survive a crash; empty: they do not.
+  std::string state_file;
+
   int planning_threads = 0;  // 0: as many as the machine has cores
   int stream_threads = 0;    // likewise
 
@@ -41,7 +44,8 @@ struct ServerOptions {
 class PlannerServer {
  public:
   // Listens and serves until Drain. INVALID_ARGUMENT naming a bad option; UNAVAILABLE when an
-  // address cannot be listened at.
+  // address cannot be listened at or the state file not used; other codes when what it holds cannot
+  // be restored.
   static absl::StatusOr<std::unique_ptr<PlannerServer>> Start(const ServerOptions& options);
 
   // Drains, if that was not done yet.
