@@ -158,7 +158,8 @@ std::unique_ptr<grpc::Server> ServeGrpc(const ServerOptions& options, PlannerSer
   builder.SetMaxReceiveMessageSize(-1);
   // What gRPC buffers for all connections, beside what the planner holds.
   grpc::ResourceQuota quota("planner");
-  quota.Resize(static_cast<size_t>(options.max_memory_bytes / 4));
+  quota.Resize(
+      static_cast<size_t>(std::max(options.max_memory_bytes / 4, 4 * options.max_message_bytes)));
   builder.SetResourceQuota(quota);
   // Without this a second planner could listen at the same port unnoticed.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
