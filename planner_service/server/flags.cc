@@ -28,8 +28,20 @@ void AddAddresses(CLI::App& app, Flags& flags) {
       ->type_name("FILE")
       ->group(group);
   app.add_flag("--insecure", flags.server.insecure,
-               "Serve addresses that are not loopback without encryption")
+               "Serve addresses that are not loopback without encryption (/metrics never has any)")
       ->group(group);
+}
+
+void AddTls(CLI::App& app, Flags& flags) {
+  const auto file = [&](const char* name, std::string& path, const char* help) {
+    app.add_option(name, path, help)->type_name("FILE")->group("TLS");
+  };
+  file("--tls-cert", flags.server.tls_cert,
+       "The planner's certificate, PEM; the three files go together and are read again when they "
+       "change");
+  file("--tls-key", flags.server.tls_key, "Its private key, PEM");
+  file("--tls-client-ca", flags.server.tls_client_ca,
+       "Authorities that every client's certificate must come from, PEM");
 }
 
 void AddState(CLI::App& app, Flags& flags) {
@@ -86,6 +98,7 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   app.name("relibra-planner");
   app.set_version_flag("--version", std::string("relibra-planner ") + kVersion);
   AddAddresses(app, flags);
+  AddTls(app, flags);
   AddState(app, flags);
   AddThreads(app, flags);
   AddQuotas(app, flags);

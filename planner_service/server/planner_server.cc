@@ -3,10 +3,13 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
 #include <prometheus/exposer.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <fstream>
 #include <thread>
 #include <utility>
 
@@ -51,6 +54,38 @@ absl::Status CheckAddress(absl::string_view flag, const std::string& text, bool 
   return absl::InvalidArgumentError(
       absl::StrCat(flag, ": ", text, " is not a loopback address; without encryption that needs ",
                    "--insecure"));
+}
+
+// OK when TLS is not asked for or its three files are there.
+absl::Status CheckTls(const ServerOptions& options) {
+  if (options.tls_cert.empty() && options.tls_key.empty() && options.tls_client_ca.empty()) {
+    return absl::OkStatus();
+  }
+  for (const auto& [flag, path] :
+       {std::pair<const char*, const std::string&>{"--tls-cert", options.tls_cert},
+        {"--tls-key", options.tls_key},
+        {"--tls-client-ca", options.tls_client_ca}}) {
+    if (path.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          flag, ": expected a PEM file; --tls-cert, --tls-key and --tls-client-ca go together"));
+    }
+    if (!std::ifstream(path)) {
+      return absl::InvalidArgumentError(absl::StrCat(flag, ": cannot read ", path));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::shared_ptr<grpc::ServerCredentials> Credentials(const ServerOptions& options) {
+  if (options.tls_cert.empty()) return grpc::InsecureServerCredentials();
+  constexpr unsigned kSecondsBetweenLooks = 10;
+  grpc::experimental::TlsServerCredentialsOptions tls(
+      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+          options.tls_key, options.tls_cert, options.tls_client_ca, kSecondsBetweenLooks));
+  tls.watch_root_certs();
+  tls.watch_identity_key_cert_pairs();
+  tls.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  return grpc::experimental::TlsServerCredentials(tls);
 }
 
 absl::Status CheckLimits(const ServerOptions& options) {
@@ -151,7 +186,7 @@ absl::Status ServeMetrics(const ServerOptions& options, Metrics& metrics,
 std::unique_ptr<grpc::Server> ServeGrpc(const ServerOptions& options, PlannerService& service,
                                         int& port) {
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(options.listen, Credentials(options), &port);
   builder.RegisterService(&service);
   // The calls refuse larger messages themselves, so that the refusal can name the flag. gRPC would
   // refuse them only once they are whole, too; its memory is bounded by the quota below.
@@ -178,7 +213,11 @@ std::unique_ptr<grpc::Server> ServeGrpc(const ServerOptions& options, PlannerSer
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PlannerServer>> PlannerServer::Start(const ServerOptions& options) {
-  absl::Status status = CheckAddress("--listen", options.listen, options.insecure);
+  absl::Status status = CheckTls(options);
+  if (status.ok()) {
+    status =
+        CheckAddress("--listen", options.listen, options.insecure || !options.tls_cert.empty());
+  }
   if (status.ok() && !options.metrics_address.empty()) {
     status = CheckAddress("--metrics-address", options.metrics_address, options.insecure);
   }
