@@ -281,6 +281,23 @@ def test_a_recorded_last_row_is_kept():
     assert (len(ids), tokens) == (4, 4)
 
 
+def test_rows_that_no_engine_saw_are_missing_and_credit_no_expert():
+    batch, mask = padded([4])
+    batch[0, 2:4] = 0  # a tool's answer at the end: rows 1..4 are real, only the first is recorded
+    ((ids, tokens),) = routing.split_batch(batch, mask)
+    assert (len(ids), tokens) == (1, 4)
+    batch[0, 4] = [[1, 2], [3, 4]]  # and the model goes on after it
+    ((ids, tokens),) = routing.split_batch(batch.astype(np.uint8), mask)
+    assert (len(ids), tokens) == (4, 4)
+    assert (ids[1:3] == -1).all()
+    assert ids[0].all() and ids[3].all()
+
+
+def test_a_sequence_without_any_recorded_row_is_empty():
+    ((ids, tokens),) = routing.split_batch(np.zeros((1, 3, 2, 2), int), np.ones((1, 3)))
+    assert (len(ids), tokens) == (0, 3)
+
+
 def test_a_row_of_zeros_with_top_1_must_be_explained():
     batch, mask = np.zeros((1, 3, 2, 1), np.int16), np.ones((1, 3))
     with pytest.raises(ValueError, match="say which"):

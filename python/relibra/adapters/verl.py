@@ -65,8 +65,8 @@ def add_batch(
         batch: with routed_experts; rows of padding are told by attention_mask.
         step: the training step.
         policy_version: of the rollout.
-        last_row: verl fills the row of the last token, which no engine records, with zeros. "auto"
-            drops it where it is zero; see relibra.routing.split_batch.
+        last_row: verl fills rows that no engine recorded, as that of the last token, with zeros.
+            "auto" takes such rows for missing; see relibra.routing.split_batch.
 
     Raises:
         ValueError: the batch has no routed_experts: set actor.router_replay.mode to R2 or R3.
