@@ -231,6 +231,12 @@ def test_a_moe_layer_that_is_zero_throughout_is_refused():
         routing.check(ids, job(), "s")
 
 
+def test_a_moe_layer_that_is_zero_only_at_first_is_taken():
+    ids = np.tile(IDS, (10, 1, 1))
+    ids[:15, 1] = 0
+    routing.check(ids, job(), "s")
+
+
 def test_with_top_1_a_layer_of_zeros_is_expert_0():
     spec = JobSpec("job", Model((0, 1), 8, 1), Topology(1, 2))
     routing.check(np.zeros((2, 2, 1), int), spec, "s")
