@@ -149,7 +149,9 @@ std::unique_ptr<grpc::Server> ServeGrpc(const ServerOptions& options, PlannerSer
   grpc::ServerBuilder builder;
   builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&service);
-  builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
+  // The calls refuse larger messages themselves, so that the refusal can name the flag. gRPC would
+  // refuse them only once they are whole, too; its memory is bounded by the quota below.
+  builder.SetMaxReceiveMessageSize(-1);
   // Without this a second planner could listen at the same port unnoticed.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Notices within a minute that the host of a silent agent is gone.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -38,6 +39,11 @@ auto WithType(IdType type, F f) {
 template <typename... Parts>
 absl::Status Invalid(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+// How messages about a record start.
+std::string NameOf(const RowOrigin& origin) {
+  return origin.sequence.empty() ? "" : absl::StrCat("sequence \"", origin.sequence, "\", ");
 }
 
 // Hands `visit` one tile after the other, aligned: visit(const Id* ids, size_t first_token,
@@ -203,9 +209,8 @@ absl::Status RoutedIdCounter::CheckRows(const Id* ids, size_t tokens,
           ids + token * ids_per_token_ + size_t{1} * layout_.counted_rows[l] * layout_.top_k;
       for (int k = 0; k < layout_.top_k; ++k) {
         auto where = [&] {
-          return absl::StrCat("sequence \"", origin.sequence, "\", token ",
-                              origin.token_offset + token, ", layer ", layout_.layer_ids[l],
-                              ", slot ", k, ": ");
+          return absl::StrCat(NameOf(origin), "token ", origin.token_offset + token, ", layer ",
+                              layout_.layer_ids[l], ", slot ", k, ": ");
         };
         const auto id = static_cast<int64_t>(row[k]);
         if (id >= layout_.num_experts) {
@@ -239,14 +244,13 @@ absl::Status RoutedIdCounter::CheckAs(absl::string_view ids, const RowOrigin& or
 
 absl::Status RoutedIdCounter::Check(absl::string_view ids, const RowOrigin& origin) const {
   if (ids.size() % bytes_per_token_ != 0) {
-    return Invalid("sequence \"", origin.sequence, "\": expected a multiple of ", bytes_per_token_,
-                   " bytes (", layout_.num_layers, " layers x ", layout_.top_k, " ids of ",
+    return Invalid(NameOf(origin), "expected a multiple of ", bytes_per_token_, " bytes (",
+                   layout_.num_layers, " layers x ", layout_.top_k, " ids of ",
                    NameOf(layout_.type), "), got ", ids.size());
   }
   const size_t tokens = ids.size() / bytes_per_token_;
   if (tokens > std::numeric_limits<uint32_t>::max()) {
-    return Invalid("sequence \"", origin.sequence, "\": expected fewer than 2^32 tokens, got ",
-                   tokens);
+    return Invalid(NameOf(origin), "expected fewer than 2^32 tokens, got ", tokens);
   }
   return WithType(layout_.type, [&](auto id) { return CheckAs<decltype(id)>(ids, origin); });
 }

@@ -53,8 +53,8 @@ struct RoutedIdLayout {
 
 // Where some rows come from, for messages.
 struct RowOrigin {
-  absl::string_view sequence = {};
-  uint64_t token_offset = 0;  // position in the sequence of the first row
+  absl::string_view sequence = {};  // empty: messages name no sequence
+  uint64_t token_offset = 0;        // position in the sequence of the first row
 };
 
 // What counting adds to.

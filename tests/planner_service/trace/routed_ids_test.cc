@@ -195,7 +195,7 @@ TEST(RoutedIds, ARecordMustBeWholeTokens) {
   const RoutedIdCounter counter =
       CounterOf({.type = IdType::kInt16, .num_layers = 2, .top_k = 2, .num_experts = 4});
   EXPECT_THAT(std::string(CountOnce(counter, "1234567", {.sequence = "a"}).status.message()),
-              HasSubstr("sequence \"a\": expected a multiple of 8 bytes"));
+              HasSubstr("sequence \"a\", expected a multiple of 8 bytes"));
   EXPECT_TRUE(CountOnce(counter, "").status.ok());
 }
 
