@@ -241,7 +241,7 @@ def test_loads_too_large_for_one_message_give_the_same_plan(server, spec, random
     options = PlanOptions(max_moves=0)
     with Planner(server.address, spec) as planner:
         (whole,) = planner.plan_step(1, loads, options=options)
-        monkeypatch.setattr("relibra.client._COUNTS_MESSAGE_ENTRIES", 300)
+        monkeypatch.setattr("relibra._messages.COUNTS_MESSAGE_ENTRIES", 300)
         (pieces,) = planner.plan_step(2, loads, options=options)
         assert pieces.digest == whole.digest
         assert whole.summary.tokens == loads.sum()
