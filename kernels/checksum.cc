@@ -10,14 +10,19 @@
 namespace relibra {
 namespace {
 
-uint64_t ChecksumOnCpu(const uint8_t* data, int64_t bytes) {
-  const int64_t whole_words = bytes / 8;
-  uint64_t sum = MixLength(bytes);
-  for (int64_t w = 0; w < whole_words; ++w) {
+uint64_t SumOfWords(const uint8_t* data, int64_t words) {
+  uint64_t sum = 0;
+  for (int64_t w = 0; w < words; ++w) {
     uint64_t word;
     memcpy(&word, data + w * 8, sizeof(word));  // any alignment
     sum += MixWord(word, static_cast<uint64_t>(w));
   }
+  return sum;
+}
+
+uint64_t ChecksumOnCpu(const uint8_t* data, int64_t bytes) {
+  const int64_t whole_words = bytes / 8;
+  uint64_t sum = MixLength(bytes) + SumOfWords(data, whole_words);
   if (bytes % 8 != 0) {
     sum += MixWord(LoadWordBytewise(data, bytes, whole_words), static_cast<uint64_t>(whole_words));
   }

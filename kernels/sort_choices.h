@@ -38,8 +38,12 @@ struct ChoiceSort {
     sort->end_bit = std::bit_width(static_cast<uint32_t>(max_key));
     sort->array_bytes = RoundToPiece(static_cast<size_t>(choices) * sizeof(uint32_t));
     sort->memory = static_cast<char*>(memory);
+    sort->scratch_bytes = 0;
+    int device = 0;  // asked for only to learn why there is none: CUB says "invalid device" then
+    cudaError_t error = cudaGetDevice(&device);
+    if (error != cudaSuccess) return error;
     size_t scratch = 0;
-    const cudaError_t error = cub::DeviceRadixSort::SortPairs(
+    error = cub::DeviceRadixSort::SortPairs(
         nullptr, scratch, static_cast<const uint32_t*>(nullptr), static_cast<uint32_t*>(nullptr),
         static_cast<const int32_t*>(nullptr), static_cast<int32_t*>(nullptr), choices, 0,
         sort->end_bit, nullptr);

@@ -6,9 +6,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "planner_service/core/bounds.h"
 #include "planner_service/core/digest.h"
+#include "planner_service/core/expert_totals.h"
+#include "planner_service/core/home_budget.h"
+#include "planner_service/core/layer_planner.h"
 #include "planner_service/core/reorder.h"
-#include "planner_service/core/replicate.h"
 
 namespace relibra {
 namespace {
@@ -45,76 +48,85 @@ absl::Status CheckPlacement(const Topology& topology, const LoadShape& shape,
   return absl::OkStatus();
 }
 
-// What one layer adds to the summary; imbalances are summed over its micro-batches.
-struct LayerOutcome {
-  LayerPlan plan;
-  PlanSummary sums{0, 0, 0, 0};
-};
-
 double Ratio(int64_t most, int64_t total, int parts) {
   return total == 0 ? 1.0 : static_cast<double>(most) * parts / static_cast<double>(total);
 }
 
-// Max over groups of `ranks_per_group` ranks / mean over groups.
-double Imbalance(absl::Span<const int64_t> rank_loads, int ranks_per_group) {
+// Max over groups of `ranks_a_group` ranks / mean over groups.
+double Imbalance(absl::Span<const int64_t> rank_loads, int ranks_a_group) {
   int64_t most = 0, total = 0;
-  for (size_t begin = 0; begin < rank_loads.size(); begin += ranks_per_group) {
+  for (size_t begin = 0; begin < rank_loads.size(); begin += ranks_a_group) {
     int64_t sum = 0;
-    for (int i = 0; i < ranks_per_group; ++i) sum += rank_loads[begin + i];
+    for (int i = 0; i < ranks_a_group; ++i) sum += rank_loads[begin + i];
     most = std::max(most, sum);
     total += sum;
   }
-  return Ratio(most, total, static_cast<int>(rank_loads.size()) / ranks_per_group);
+  return Ratio(most, total, static_cast<int>(rank_loads.size()) / ranks_a_group);
 }
 
-LayerOutcome PlanLayer(const Loads& loads, const Topology& topology, int layer,
-                       const std::vector<int32_t>& current, const PlanOptions& options) {
-  const LoadShape& shape = loads.shape();
-  std::vector<uint32_t> totals(static_cast<size_t>(shape.micro_batches) * shape.experts);
-  for (int m = 0; m < shape.micro_batches; ++m) {
-    absl::Span<const uint32_t> matrix = loads.At(m, layer);
-    uint32_t* total = &totals[static_cast<size_t>(m) * shape.experts];
-    for (int s = 0; s < shape.sources; ++s) {
-      const uint32_t* row = matrix.data() + static_cast<size_t>(s) * shape.experts;
-      for (int e = 0; e < shape.experts; ++e) total[e] += row[e];
-    }
+// What a layer adds to the summary; imbalances are sums over its micro-batches.
+PlanSummary Summarise(const Topology& topology, absl::Span<const uint32_t> totals,
+                      const std::vector<int32_t>& current, const LayerOutcome& outcome,
+                      const PlanOptions& options) {
+  const LayerPlan& plan = outcome.plan;
+  PlanSummary sums{0, 0, 0, 0};
+  sums.moves = static_cast<int64_t>(plan.moves.size());
+  for (const Move& move : plan.moves) {
+    sums.cross_node_moves += topology.NodeOf(move.from_rank) != topology.NodeOf(move.to_rank);
   }
-
-  LayerOutcome outcome;
-  const bool may_move = !options.max_moves || *options.max_moves >= shape.experts * shape.layers;
-  outcome.plan.home_rank = may_move ? PlanHomes(topology, totals, current) : current;
-  for (int e = 0; e < shape.experts; ++e) {
-    const int from = current[e], to = outcome.plan.home_rank[e];
-    if (from == to) continue;
-    outcome.plan.moves.push_back({e, from, to});
-    ++outcome.sums.moves;
-    if (topology.NodeOf(from) != topology.NodeOf(to)) ++outcome.sums.cross_node_moves;
-  }
+  sums.bridges = outcome.bridges;
+  sums.replicas_kept = outcome.kept;
+  const size_t experts = current.size();
   std::vector<int64_t> before(topology.num_ranks()), after(topology.num_ranks());
-  for (int m = 0; m < shape.micro_batches; ++m) {
-    absl::Span<const uint32_t> total =
-        absl::MakeConstSpan(totals).subspan(static_cast<size_t>(m) * shape.experts, shape.experts);
-    std::vector<Replica> replicas = PlanReplicas(topology, total, outcome.plan.home_rank);
+  for (size_t m = 0; m < plan.replicas.size(); ++m) {
+    absl::Span<const uint32_t> total = totals.subspan(m * experts, experts);
     std::fill(before.begin(), before.end(), 0);
     std::fill(after.begin(), after.end(), 0);
-    for (int e = 0; e < shape.experts; ++e) {
+    for (size_t e = 0; e < experts; ++e) {
       before[current[e]] += total[e];
-      after[outcome.plan.home_rank[e]] += total[e];
-      outcome.sums.tokens += total[e];
+      after[plan.home_rank[e]] += total[e];
+      sums.tokens += total[e];
     }
-    outcome.sums.imbalance_before += Imbalance(before, 1);
-    const double node_imbalance = Imbalance(after, topology.gpus_per_node);
-    outcome.sums.node_imbalance_after += node_imbalance;
-    outcome.sums.lower_bound += 1.0;
-    for (const Replica& replica : replicas) {
-      after[outcome.plan.home_rank[replica.expert]] -= replica.tokens;
+    sums.imbalance_before += Imbalance(before, 1);
+    sums.node_imbalance_after += Imbalance(after, topology.gpus_per_node);
+    sums.lower_bound += LowerBound(topology, total, options.bridges);
+    for (const Replica& replica : plan.replicas[m]) {
+      after[plan.home_rank[replica.expert]] -= replica.tokens;
       after[replica.rank] += replica.tokens;
+      sums.replicas += replica.cross_node ? 0 : 1;
     }
-    outcome.sums.imbalance_after += Imbalance(after, 1);
-    outcome.sums.replicas += static_cast<int64_t>(replicas.size());
-    outcome.plan.replicas.push_back(std::move(replicas));
+    sums.imbalance_after += Imbalance(after, 1);
   }
-  return outcome;
+  return sums;
+}
+
+void Add(const PlanSummary& layer, PlanSummary& all) {
+  all.imbalance_before += layer.imbalance_before;
+  all.imbalance_after += layer.imbalance_after;
+  all.lower_bound += layer.lower_bound;
+  all.node_imbalance_after += layer.node_imbalance_after;
+  all.moves += layer.moves;
+  all.cross_node_moves += layer.cross_node_moves;
+  all.replicas += layer.replicas;
+  all.bridges += layer.bridges;
+  all.replicas_kept += layer.replicas_kept;
+  all.tokens += layer.tokens;
+}
+
+absl::Status CheckOptions(const PlanOptions& options) {
+  if (options.bridges && *options.bridges < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bridges: expected 0 or more, got ", *options.bridges));
+  }
+  if (options.max_moves && *options.max_moves < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_moves: expected 0 or more, got ", *options.max_moves));
+  }
+  // Written so that NaN fails too.
+  if (!(options.move_cost >= 0) || !(options.replica_cost >= 0)) {
+    return absl::InvalidArgumentError("move_cost, replica_cost: expected 0 or more");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -134,32 +146,44 @@ absl::StatusOr<Plan> PlanStep(const Loads& loads, const Topology& topology,
                                                    " source ranks, got ", shape.sources));
   }
   if (absl::Status status = CheckPlacement(topology, shape, current); !status.ok()) return status;
-  if (absl::Status status = loads.CheckSums(); !status.ok()) return status;
+  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+
+  const bool free_moves = !options.max_moves && options.move_cost == 0;
+  const bool may_move = !options.max_moves || *options.max_moves > 0;
+  std::vector<absl::StatusOr<std::vector<uint32_t>>> totals(shape.layers, std::vector<uint32_t>());
+  std::vector<std::vector<HomeChoice>> choices(shape.layers);
+  parallel_for(shape.layers, [&](int l) {
+    totals[l] = SumSources(loads, l);
+    if (!totals[l].ok() || !may_move) return;
+    choices[l] = HomeChoices(topology, *totals[l], current[l], options.effort, !free_moves,
+                             options.seed + l);
+  });
+  for (const auto& total : totals) {
+    if (!total.ok()) return total.status();
+  }
+  std::vector<int> taken(shape.layers, 0);
+  if (may_move) taken = SpendMoves(choices, options);
 
   std::vector<LayerOutcome> outcomes(shape.layers);
-  parallel_for(shape.layers, [&](int layer) {
-    outcomes[layer] = PlanLayer(loads, topology, layer, current[layer], options);
+  std::vector<PlanSummary> sums(shape.layers);
+  parallel_for(shape.layers, [&](int l) {
+    outcomes[l] =
+        PlanLayer(topology, *totals[l], current[l],
+                  may_move ? std::move(choices[l][taken[l]].home_rank) : current[l], options);
+    sums[l] = Summarise(topology, *totals[l], current[l], outcomes[l], options);
   });
   Plan plan{topology, {}, {0, 0, 0, 0}, ""};
-  PlanSummary& summary = plan.summary;
-  for (LayerOutcome& outcome : outcomes) {
-    summary.imbalance_before += outcome.sums.imbalance_before;
-    summary.imbalance_after += outcome.sums.imbalance_after;
-    summary.lower_bound += outcome.sums.lower_bound;
-    summary.node_imbalance_after += outcome.sums.node_imbalance_after;
-    summary.moves += outcome.sums.moves;
-    summary.cross_node_moves += outcome.sums.cross_node_moves;
-    summary.replicas += outcome.sums.replicas;
-    summary.tokens += outcome.sums.tokens;
-    plan.layers.push_back(std::move(outcome.plan));
+  for (int l = 0; l < shape.layers; ++l) {
+    Add(sums[l], plan.summary);
+    plan.layers.push_back(std::move(outcomes[l].plan));
   }
   const double cells = static_cast<double>(shape.layers) * shape.micro_batches;
-  summary.imbalance_before /= cells;
-  summary.imbalance_after /= cells;
-  summary.lower_bound /= cells;
-  summary.node_imbalance_after /= cells;
+  plan.summary.imbalance_before /= cells;
+  plan.summary.imbalance_after /= cells;
+  plan.summary.lower_bound /= cells;
+  plan.summary.node_imbalance_after /= cells;
   plan.digest = DigestOf(plan);
-  summary.plan_seconds =
+  plan.summary.plan_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return plan;
 }

@@ -1,160 +1,155 @@
 #include "planner_service/core/reorder.h"
 
 #include <algorithm>
-#include <numeric>
+#include <utility>
+
+#include "planner_service/core/anneal.h"
+#include "planner_service/core/gram_swaps.h"
+#include "planner_service/core/node_loads.h"
+#include "planner_service/core/rank_placement.h"
 
 namespace relibra {
 namespace {
 
-// Node loads of one assignment of experts to nodes, and the objective on them.
-struct NodeLoads {
-  int nodes, experts, micro_batches;
-  absl::Span<const uint32_t> totals;  // [M, E]
-  std::vector<int32_t> node;          // [E]
-  std::vector<int64_t> load;          // [M, N]
+constexpr int kFastPasses = 4;
+// A thorough search takes at most some 20 times as long as a fast one. A try costs O(nodes x
+// micro-batches).
+constexpr int64_t kMostTriesAnExpert = 6000;
+constexpr int64_t kTriesTimesLoadsAnExpert = 1500000;
 
-  void Recompute() {
-    load.assign(micro_batches * nodes, 0);
-    for (int m = 0; m < micro_batches; ++m) {
-      for (int e = 0; e < experts; ++e) load[m * nodes + node[e]] += totals[m * experts + e];
+// What the search works on: nodes where replicas flatten the ranks inside, else single ranks.
+struct Grouping {
+  const Topology& topology;
+  bool by_rank;
+
+  int count() const { return by_rank ? topology.num_ranks() : topology.nodes; }
+  std::vector<int32_t> GroupsOf(absl::Span<const int32_t> homes) const {
+    std::vector<int32_t> groups(homes.begin(), homes.end());
+    if (!by_rank) {
+      for (int32_t& group : groups) group = topology.NodeOf(group);
     }
+    return groups;
   }
-  int64_t Objective() const {
-    int64_t sum = 0;
-    for (int m = 0; m < micro_batches; ++m) {
-      sum += *std::max_element(load.begin() + m * nodes, load.begin() + (m + 1) * nodes);
-    }
-    return sum;
-  }
-  // What swapping experts e and f (of different nodes) adds to the objective. O(M N).
-  int64_t SwapCost(int e, int f) const {
-    const int a = node[e], b = node[f];
-    int64_t cost = 0;
-    for (int m = 0; m < micro_batches; ++m) {
-      const int64_t* row = &load[m * nodes];
-      const int64_t shift = int64_t{totals[m * experts + f]} - totals[m * experts + e];
-      int64_t before = 0, after = 0;
-      for (int n = 0; n < nodes; ++n) {
-        before = std::max(before, row[n]);
-        after = std::max(after, row[n] + (n == a ? shift : n == b ? -shift : 0));
-      }
-      cost += after - before;
-    }
-    return cost;
-  }
-  void Swap(int e, int f) {
-    const int a = node[e], b = node[f];
-    for (int m = 0; m < micro_batches; ++m) {
-      const int64_t shift = int64_t{totals[m * experts + f]} - totals[m * experts + e];
-      load[m * nodes + a] += shift;
-      load[m * nodes + b] -= shift;
-    }
-    std::swap(node[e], node[f]);
-  }
-  // First-improvement swaps until none helps, at most `passes` over all pairs.
-  void Descend(int passes) {
-    for (bool better = true; better && passes > 0; --passes) {
-      better = false;
-      for (int e = 0; e < experts; ++e) {
-        for (int f = e + 1; f < experts; ++f) {
-          if (node[e] == node[f] || SwapCost(e, f) >= 0) continue;
-          Swap(e, f);
-          better = true;
-        }
-      }
-    }
+  std::vector<int32_t> HomesOf(const ExpertLoads& loads, const std::vector<int32_t>& groups,
+                               absl::Span<const int32_t> current) const {
+    return by_rank ? groups : PlaceOnRanks(topology, loads, groups, current);
   }
 };
 
-// Heaviest expert first, into the open node where the heaviest node grows least.
-void PlaceGreedily(NodeLoads& loads) {
-  const int room = loads.experts / loads.nodes;
-  std::vector<int64_t> weight(loads.experts);
-  for (int m = 0; m < loads.micro_batches; ++m) {
-    for (int e = 0; e < loads.experts; ++e) weight[e] += loads.totals[m * loads.experts + e];
+// The objective in whole tokens, not in the search's scaled ones.
+int64_t ExactObjective(absl::Span<const uint32_t> totals, const std::vector<int32_t>& groups,
+                       int count) {
+  std::vector<int64_t> load(count);
+  int64_t objective = 0;
+  for (size_t begin = 0; begin < totals.size(); begin += groups.size()) {
+    std::fill(load.begin(), load.end(), 0);
+    for (size_t e = 0; e < groups.size(); ++e) load[groups[e]] += totals[begin + e];
+    objective += *std::max_element(load.begin(), load.end());
   }
-  std::vector<int> order(loads.experts);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return weight[a] > weight[b]; });
-  std::vector<int> used(loads.nodes);
-  loads.load.assign(loads.micro_batches * loads.nodes, 0);
-  for (int e : order) {
-    int best = -1;
-    double best_cost = 0;
-    for (int n = 0; n < loads.nodes; ++n) {
-      if (used[n] == room) continue;
-      double cost = 0;
-      for (int m = 0; m < loads.micro_batches; ++m) {
-        cost += static_cast<double>(loads.load[m * loads.nodes + n]) *
-                loads.totals[m * loads.experts + e];
+  return objective;
+}
+
+// The best groups that a search with free moves finds.
+std::vector<int32_t> SearchFreely(const ExpertLoads& loads, int count,
+                                  const std::vector<int32_t>& before, Effort effort,
+                                  uint64_t seed) {
+  NodeLoads fresh(loads, count, GramSwaps(loads, count, std::nullopt));
+  fresh.Descend(kFastPasses);
+  std::vector<int32_t> best = fresh.nodes();
+  int64_t best_objective = fresh.Objective();
+  NodeLoads near(loads, count, before);
+  // From homes that are far off, descent is slow and ends no better than the fresh start.
+  constexpr double kFarOff = 1.15;
+  if (static_cast<double>(near.Objective()) < kFarOff * static_cast<double>(best_objective)) {
+    near.Descend(kFastPasses);
+    if (near.Objective() <= best_objective) {
+      best = near.nodes();
+      best_objective = near.Objective();
+    }
+  }
+  if (effort == Effort::kThorough) {
+    const int64_t tries =
+        std::min(kMostTriesAnExpert,
+                 kTriesTimesLoadsAnExpert / (int64_t{1} * count * loads.micro_batches()));
+    best = Anneal(loads, count, best, tries * loads.experts(), seed);
+  }
+  KeepNames(count, before, best);
+  NodeLoads kept(loads, count, best);
+  ReturnNeedlessMoves(before, kept);
+  return kept.nodes();
+}
+
+int64_t CountMoves(absl::Span<const int32_t> before, const std::vector<int32_t>& after) {
+  int64_t moves = 0;
+  for (size_t e = 0; e < after.size(); ++e) moves += before[e] != after[e];
+  return moves;
+}
+
+// Steepest swaps from the current homes: each step takes the swap that lowers the objective most
+// among those that touch the experts which weigh most in overloaded micro-batches.
+void AddSteepestSwaps(const Grouping& grouping, const ExpertLoads& loads,
+                      absl::Span<const uint32_t> totals, absl::Span<const int32_t> current,
+                      std::vector<HomeChoice>& choices) {
+  NodeLoads state(loads, grouping.count(), grouping.GroupsOf(current));
+  const int experts = loads.experts();
+  while (true) {
+    int best_e = -1, best_f = -1;
+    int64_t best = state.Objective();
+    for (int e = 0; e < experts; ++e) {
+      for (int f = e + 1; f < experts; ++f) {
+        if (state.NodeOf(e) == state.NodeOf(f)) continue;
+        const int64_t after = state.ObjectiveAfterSwap(e, f);
+        if (after < best) best = after, best_e = e, best_f = f;
       }
-      if (best < 0 || cost < best_cost) best = n, best_cost = cost;
     }
-    loads.node[e] = best;
-    ++used[best];
-    for (int m = 0; m < loads.micro_batches; ++m) {
-      loads.load[m * loads.nodes + best] += loads.totals[m * loads.experts + e];
-    }
+    if (best_e < 0) return;
+    state.Swap(best_e, best_f);
+    HomeChoice choice;
+    choice.home_rank = grouping.HomesOf(loads, state.nodes(), current);
+    choice.moves = CountMoves(current, choice.home_rank);
+    choice.objective = ExactObjective(totals, state.nodes(), grouping.count());
+    choices.push_back(std::move(choice));
   }
 }
 
-// Renames nodes so that as many experts as possible stay: largest overlap first.
-void KeepNames(const Topology& topology, absl::Span<const int32_t> current,
-               std::vector<int32_t>& node) {
-  const int nodes = topology.nodes;
-  std::vector<int> overlap(nodes * nodes);
-  for (size_t e = 0; e < node.size(); ++e) ++overlap[node[e] * nodes + topology.NodeOf(current[e])];
-  std::vector<int> name(nodes, -1);
-  std::vector<bool> taken(nodes);
-  for (int round = 0; round < nodes; ++round) {
-    int best = -1;
-    for (int i = 0; i < nodes * nodes; ++i) {
-      if (name[i / nodes] >= 0 || taken[i % nodes]) continue;
-      if (best < 0 || overlap[i] > overlap[best]) best = i;
+// Ascending in moves, strictly descending in objective.
+void KeepUsefulChoices(std::vector<HomeChoice>& choices) {
+  std::stable_sort(choices.begin(), choices.end(), [](const HomeChoice& a, const HomeChoice& b) {
+    return a.moves != b.moves ? a.moves < b.moves : a.objective < b.objective;
+  });
+  size_t kept = 1;
+  for (size_t i = 1; i < choices.size(); ++i) {
+    if (choices[i].objective < choices[kept - 1].objective) {
+      if (kept != i) choices[kept] = std::move(choices[i]);
+      ++kept;
     }
-    name[best / nodes] = best % nodes;
-    taken[best % nodes] = true;
   }
-  for (int32_t& n : node) n = name[n];
+  choices.resize(kept);
 }
 
 }  // namespace
 
-std::vector<int32_t> PlanHomes(const Topology& topology, absl::Span<const uint32_t> totals,
-                               absl::Span<const int32_t> current) {
-  std::vector<int32_t> homes(current.begin(), current.end());
-  if (topology.nodes == 1) return homes;
+std::vector<HomeChoice> HomeChoices(const Topology& topology, absl::Span<const uint32_t> totals,
+                                    absl::Span<const int32_t> current, Effort effort,
+                                    bool every_budget, uint64_t seed) {
+  const Grouping grouping{topology, topology.replica_slots == 0};
+  const std::vector<int32_t> before = grouping.GroupsOf(current);
+  std::vector<HomeChoice> choices(1);
+  choices[0].home_rank.assign(current.begin(), current.end());
+  choices[0].objective = ExactObjective(totals, before, grouping.count());
   const int experts = static_cast<int>(current.size());
-  NodeLoads before{topology.nodes,
-                   experts,
-                   static_cast<int>(totals.size()) / experts,
-                   totals,
-                   std::vector<int32_t>(experts),
-                   {}};
-  for (int e = 0; e < experts; ++e) before.node[e] = topology.NodeOf(current[e]);
-  before.Recompute();
-  NodeLoads near = before;
-  near.Descend(4);
-  NodeLoads fresh = before;
-  PlaceGreedily(fresh);
-  fresh.Descend(4);
-  NodeLoads& best = fresh.Objective() < near.Objective() ? fresh : near;
-  if (best.Objective() >= before.Objective()) return homes;
-  KeepNames(topology, current, best.node);
+  if (grouping.count() == 1 || experts == 1) return choices;
 
-  // Experts that stay in their node keep their rank; the others fill the vacancies in order.
-  std::vector<int> room(topology.num_ranks(), experts / topology.num_ranks());
-  for (int e = 0; e < experts; ++e) {
-    if (best.node[e] == topology.NodeOf(current[e])) --room[current[e]];
-  }
-  for (int e = 0; e < experts; ++e) {
-    if (best.node[e] == topology.NodeOf(current[e])) continue;
-    int rank = best.node[e] * topology.gpus_per_node;
-    while (room[rank] == 0) ++rank;
-    --room[rank];
-    homes[e] = rank;
-  }
-  return homes;
+  const ExpertLoads loads(totals, experts);
+  const std::vector<int32_t> groups = SearchFreely(loads, grouping.count(), before, effort, seed);
+  HomeChoice best;
+  best.objective = ExactObjective(totals, groups, grouping.count());
+  best.home_rank = grouping.HomesOf(loads, groups, current);
+  best.moves = CountMoves(current, best.home_rank);
+  choices.push_back(std::move(best));
+  if (every_budget) AddSteepestSwaps(grouping, loads, totals, current, choices);
+  KeepUsefulChoices(choices);
+  return choices;
 }
 
 }  // namespace relibra

@@ -6,15 +6,27 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "planner_service/core/planner.h"
 #include "planner_service/core/topology.h"
 
 namespace relibra {
 
-// The homes of one layer that keep the heaviest node lightest, summed over micro-batches.
+// One way to place a layer's experts.
+struct HomeChoice {
+  std::vector<int32_t> home_rank;  // [E]
+  int64_t moves = 0;               // experts whose rank differs from the current one
+  // Sum over micro-batches of the load of the heaviest node (of the heaviest rank where there are
+  // no replica slots): what replication inside nodes cannot mend.
+  int64_t objective = 0;
+};
+
+// The ways worth considering, ascending in moves and strictly descending in objective. The first is
+// always the current placement. With `every_budget`, there are choices for few moves too, each from
+// the steepest swaps; without, at most the best one found follows the current one.
 // totals: [M, E] load of each expert over all source ranks; current: [E] homes before.
-// An expert that stays in its node stays on its rank. Returns `current` when nothing is better.
-std::vector<int32_t> PlanHomes(const Topology& topology, absl::Span<const uint32_t> totals,
-                               absl::Span<const int32_t> current);
+std::vector<HomeChoice> HomeChoices(const Topology& topology, absl::Span<const uint32_t> totals,
+                                    absl::Span<const int32_t> current, Effort effort,
+                                    bool every_budget, uint64_t seed);
 
 }  // namespace relibra
 

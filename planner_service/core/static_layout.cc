@@ -1,6 +1,7 @@
 #include "planner_service/core/static_layout.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 namespace relibra {
@@ -34,6 +35,8 @@ StaticLayout::StaticLayout(int experts, int physical, int nodes, int gpus)
       load_(gpus),
       holds_(size_t{1} * gpus * node_experts_) {
   heap_.reserve(node_experts_);
+  open_.reserve(node_gpus_);
+  skipped_.reserve(node_gpus_);
   for (int e = 0; e < experts; ++e) in_node_[e] = e % node_experts_;
 }
 
@@ -112,17 +115,37 @@ void StaticLayout::SetSlot(int slot, int expert) {
   slot_share_[slot] = share_[expert];
 }
 
+// The open GPU with the least load is on top, ties to the lower index.
+void StaticLayout::FillOpenGpus(int node) {
+  open_.clear();
+  for (int g = node * node_gpus_; g < (node + 1) * node_gpus_; ++g) {
+    if (used_[g] < slots_) open_.emplace_back(load_[g], g);
+  }
+  std::make_heap(open_.begin(), open_.end(), std::greater<>());
+}
+
+int StaticLayout::PopOpenGpu() {
+  std::pop_heap(open_.begin(), open_.end(), std::greater<>());
+  const int gpu = open_.back().second;
+  open_.pop_back();
+  return gpu;
+}
+
+void StaticLayout::PushOpenGpu(int gpu) {
+  if (used_[gpu] == slots_) return;
+  open_.emplace_back(load_[gpu], gpu);
+  std::push_heap(open_.begin(), open_.end(), std::greater<>());
+}
+
 void StaticLayout::PackFreely() {
   Clear();
   for (int n = 0; n < nodes_; ++n) {
     SortReplicas(n);
-    const int first = n * node_gpus_;
+    FillOpenGpus(n);
     for (const int expert : sorted_) {
-      int best = -1;
-      for (int g = first; g < first + node_gpus_; ++g) {
-        if (used_[g] < slots_ && (best < 0 || load_[g] < load_[best])) best = g;
-      }
-      Put(best, expert);
+      const int gpu = PopOpenGpu();
+      Put(gpu, expert);
+      PushOpenGpu(gpu);
     }
   }
 }
@@ -131,19 +154,26 @@ void StaticLayout::PackApart() {
   Clear();
   for (int n = 0; n < nodes_; ++n) {
     SortReplicas(n);
-    const int first = n * node_gpus_;
+    FillOpenGpus(n);
     for (const int expert : sorted_) {
-      int best = -1;
-      for (int g = first; g < first + node_gpus_; ++g) {
-        if (used_[g] < slots_ && (best < 0 || load_[g] < load_[best]) && Holds(g, expert) == 0) {
-          best = g;
+      skipped_.clear();
+      int gpu = -1;
+      while (!open_.empty() && gpu < 0) {
+        const int lightest = PopOpenGpu();
+        if (Holds(lightest, expert) == 0) {
+          gpu = lightest;
+        } else {
+          skipped_.push_back(lightest);
         }
       }
-      if (best >= 0) {
-        Put(best, expert);
-      } else {
+      if (gpu < 0) {
         PutByPassingOn(n, expert);
+        FillOpenGpus(n);
+        continue;
       }
+      Put(gpu, expert);
+      PushOpenGpu(gpu);
+      for (const int skipped : skipped_) PushOpenGpu(skipped);
     }
   }
 }
@@ -189,16 +219,16 @@ void StaticLayout::Refine(bool apart, double target) {
 
 bool StaticLayout::Swap(int fullest, bool apart) {
   const int first = fullest / node_gpus_ * node_gpus_;
-  double best = load_[fullest] * (1 - kLeastGain);
+  const double full = load_[fullest];
+  double best = full * (1 - kLeastGain);
   int best_slot = -1, best_other = -1;
-  for (int g = first; g < first + node_gpus_; ++g) {
+  const auto consider = [&](int g) {
     // No swap does better than halving the difference.
-    if (g == fullest || (load_[fullest] + load_[g]) / 2 >= best) continue;
+    if (g == fullest || (full + load_[g]) / 2 >= best) return;
     for (int slot = fullest * slots_; slot < (fullest + 1) * slots_; ++slot) {
       for (int other = g * slots_; other < (g + 1) * slots_; ++other) {
         const double difference = slot_share_[slot] - slot_share_[other];
-        if (difference <= 0) continue;
-        const double load = std::max(load_[fullest] - difference, load_[g] + difference);
+        const double load = std::max(full - difference, load_[g] + difference);
         if (load >= best) continue;
         if (apart &&
             (Holds(g, slot_expert_[slot]) > 0 || Holds(fullest, slot_expert_[other]) > 0)) {
@@ -209,6 +239,13 @@ bool StaticLayout::Swap(int fullest, bool apart) {
         best_other = other;
       }
     }
+  };
+  // The lightest first: what it gives mostly rules the others out at a glance.
+  const auto gpus = load_.begin() + first;
+  const int lightest = first + static_cast<int>(std::min_element(gpus, gpus + node_gpus_) - gpus);
+  consider(lightest);
+  for (int g = first; g < first + node_gpus_; ++g) {
+    if (g != lightest) consider(g);
   }
   if (best_slot < 0) return false;
   ApplySwap(best_slot, best_other);
@@ -230,11 +267,13 @@ bool StaticLayout::Shift(int fullest) {
   const int node = fullest / node_gpus_;
   const int first_slot = node * node_gpus_ * slots_;
   const int node_slots = node_gpus_ * slots_;
+  const auto gpus = load_.begin() + node * node_gpus_;
+  const double lightest = *std::min_element(gpus, gpus + node_gpus_);
   double best = load_[fullest] * (1 - kLeastGain);
   int best_slot = -1, best_expert = -1;
   const auto consider = [&](int slot, int expert) {
     if (count_[expert] >= node_gpus_ || Holds(slot / slots_, expert) > 0) return;
-    const double load = LoadAfterShift(slot, expert, best);
+    const double load = LoadAfterShift(slot, expert, lightest, best);
     if (load >= best) return;
     best = load;
     best_slot = slot;
@@ -255,13 +294,15 @@ bool StaticLayout::Shift(int fullest) {
   return true;
 }
 
-double StaticLayout::LoadAfterShift(int slot, int expert, double bound) const {
+double StaticLayout::LoadAfterShift(int slot, int expert, double lightest, double bound) const {
   const int gpu = slot / slots_, old = slot_expert_[slot];
   const int first = gpu / node_gpus_ * node_gpus_;
   const double expert_share = weight_[expert] / (count_[expert] + 1);
   const double old_share = weight_[old] / (count_[old] - 1);
   const double gained = old_share - share_[old], lost = share_[expert] - expert_share;
-  // The GPU of the slot first: it rules most candidates out.
+  // Two glances rule most candidates out: at another holder of the old expert, which gains at least
+  // this much, and at the GPU of the slot.
+  if (Holds(gpu, old) == 1 && lightest + gained - lost >= bound) return bound;
   double most = load_[gpu] + Holds(gpu, old) * gained + expert_share - old_share;
   for (int g = first; g < first + node_gpus_ && most < bound; ++g) {
     const int old_held = Holds(g, old), expert_held = Holds(g, expert);

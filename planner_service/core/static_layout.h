@@ -26,7 +26,7 @@ class StaticLayout {
   void Replicate(int cap);
 
   // Puts replicas, largest share first, on the GPU with the least load that has a free slot.
-  // O(slots x GPUs of a node).
+  // O(slots log GPUs of a node).
   void PackFreely();
   // The same, but never an expert twice on one GPU. Needs Replicate(cap <= GPUs of a node) and at
   // most as many slots a GPU as experts a node.
@@ -57,6 +57,10 @@ class StaticLayout {
   int Holds(int gpu, int expert) const { return holds_[gpu * node_experts_ + in_node_[expert]]; }
   void SortReplicas(int node);
   void Clear();
+  // The GPUs of a node that have a free slot, as a heap; a GPU is put back with its load of then.
+  void FillOpenGpus(int node);
+  int PopOpenGpu();
+  void PushOpenGpu(int gpu);
   void Put(int gpu, int expert);
   void SetSlot(int slot, int expert);
   // Makes room for `expert` whom every GPU with a free slot already holds: a full GPU takes it and
@@ -66,8 +70,8 @@ class StaticLayout {
   void ApplySwap(int slot, int other);
   bool Shift(int fullest);
   // The largest load among the GPUs that change when `slot` is given to `expert`, or `bound` when
-  // it is not below it.
-  double LoadAfterShift(int slot, int expert, double bound) const;
+  // it is not below it. lightest: the least load of the node's GPUs.
+  double LoadAfterShift(int slot, int expert, double lightest, double bound) const;
   void ApplyShift(int slot, int expert);
 
   int experts_, physical_, nodes_, gpus_;
@@ -81,6 +85,8 @@ class StaticLayout {
   std::vector<int> replicas_;      // [P], the experts of the slots of node 0, of node 1, ...
   std::vector<int> sorted_;        // [P/N], a node's replicas by share
   std::vector<std::pair<double, int>> heap_;
+  std::vector<std::pair<double, int>> open_;  // (load, GPU)
+  std::vector<int> skipped_;
   std::vector<int> slot_expert_;    // [P]
   std::vector<double> slot_share_;  // [P], share_ of the expert there
   std::vector<int> used_;           // [D], slots in use

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "planner_service/server/raw_message.h"
 #include "planner_service/server/service_context.h"
 
 namespace relibra::server {
@@ -20,8 +21,8 @@ namespace relibra::server {
 // The next message is read only after the one before was taken: that is the back-pressure. A
 // message is charged to the planner's memory while it waits and is worked on. The object deletes
 // itself when the call is over.
-template <typename Request>
-class ClientStream : public grpc::ServerReadReactor<Request> {
+template <typename Request, typename Response>
+class ClientStream : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  public:
   // Begins to read. `this` must be complete: call it after construction.
   void Start() {
@@ -31,7 +32,7 @@ class ClientStream : public grpc::ServerReadReactor<Request> {
       End(open);
       return;
     }
-    this->StartRead(&request_);
+    this->StartRead(&bytes_);
   }
 
   void OnReadDone(bool ok) override {
@@ -43,7 +44,10 @@ class ClientStream : public grpc::ServerReadReactor<Request> {
       if (!ok) finish = ended_ = true;
     }
     if (finish) {
-      Finish(Complete());
+      Response response;
+      const absl::Status status = Complete(response);
+      if (status.ok()) *response_ = SerializeRaw(response);
+      Finish(status);
     } else {
       context_.stream_pool.Submit([this] { Work(); });
     }
@@ -55,33 +59,35 @@ class ClientStream : public grpc::ServerReadReactor<Request> {
   }
 
  protected:
-  ClientStream(ServiceContext& context, std::string method)
-      : context_(context), method_(std::move(method)) {}
+  ClientStream(ServiceContext& context, std::string method, grpc::ByteBuffer* response)
+      : context_(context), method_(std::move(method)), response_(response) {}
   ~ClientStream() override = default;
 
   // Takes one message of `bytes` bytes; an error ends the call. On the stream pool.
   virtual absl::Status Take(const Request& request, int64_t bytes) = 0;
   // The client has sent all, or is gone: fills the response in. On a thread of gRPC; quick.
-  virtual absl::Status Complete() = 0;
+  virtual absl::Status Complete(Response& response) = 0;
 
   ServiceContext& context() { return context_; }
 
  private:
+  absl::Status TakeBytes() {
+    const auto bytes = static_cast<int64_t>(bytes_.Length());
+    absl::Status status = CheckMessageBytes(bytes, context_.max_message_bytes);
+    if (!status.ok()) return status;
+    absl::StatusOr<MemoryCharge> charge = context_.account->Charge(bytes);
+    if (!charge.ok()) return charge.status();
+    Request request;
+    status = ParseRaw(bytes_, request);
+    return status.ok() ? Take(request, bytes) : status;
+  }
+
   void Work() {
-    const auto bytes = static_cast<int64_t>(request_.ByteSizeLong());
-    absl::Status status;
-    if (bytes > context_.max_message_bytes) {
-      status = absl::ResourceExhaustedError(
-          absl::StrCat("message ", num_messages_, ": ", bytes, " bytes exceed the quota of ",
-                       context_.max_message_bytes, " bytes (--max-message-bytes)"));
-    } else {
-      absl::StatusOr<MemoryCharge> charge = context_.account->Charge(bytes);
-      status = charge.ok() ? Take(request_, bytes) : charge.status();
-      if (!status.ok()) {
-        status = absl::Status(status.code(),
-                              absl::StrCat("message ", num_messages_, ": ", status.message()));
-      }
-      request_ = Request();
+    absl::Status status = TakeBytes();
+    bytes_.Clear();
+    if (!status.ok()) {
+      status = absl::Status(status.code(),
+                            absl::StrCat("message ", num_messages_, ": ", status.message()));
     }
     ++num_messages_;
     {
@@ -90,7 +96,7 @@ class ClientStream : public grpc::ServerReadReactor<Request> {
       if (status.ok()) status = end_status_;
       if (status.ok()) {
         // With the lock held, so that nobody can finish the call in between.
-        this->StartRead(&request_);
+        this->StartRead(&bytes_);
         return;
       }
       ended_ = true;
@@ -119,14 +125,15 @@ class ClientStream : public grpc::ServerReadReactor<Request> {
   // The object may be gone when this returns.
   void Finish(const absl::Status& status) {
     context_.metrics.RequestDone(method_, static_cast<int>(status.code()));
-    grpc::ServerReadReactor<Request>::Finish(ToGrpc(status));
+    grpc::ServerReadReactor<grpc::ByteBuffer>::Finish(ToGrpc(status));
   }
 
   ServiceContext& context_;
   const std::string method_;
   uint64_t name_ = 0;
+  grpc::ByteBuffer* const response_;
   // Owned by gRPC while it reads, by Work while it works.
-  Request request_;
+  grpc::ByteBuffer bytes_;
   int64_t num_messages_ = 0;
 
   absl::Mutex mutex_;

@@ -20,7 +20,8 @@ namespace {
 
 constexpr double kDefaultMaxMissingShare = 0.05;
 constexpr uint32_t kMaxSize = 65535;  // of experts, ranks, slots, layer numbers
-constexpr uint32_t kMaxLayers = 4096;
+constexpr uint32_t kMaxLayers = 1024;
+constexpr uint32_t kMaxTopK = 64;
 constexpr uint32_t kMaxGroups = 4096;
 
 absl::Status Expected(absl::string_view field, absl::string_view expected, double got) {
@@ -57,7 +58,9 @@ absl::Status CheckModel(const v1::Model& model) {
                         model.moe_layer_ids(model.moe_layer_ids_size() - 1), 0, kMaxSize);
   }
   if (status.ok()) status = CheckRange("model.num_experts", model.num_experts(), 1, kMaxSize);
-  if (status.ok()) status = CheckRange("model.top_k", model.top_k(), 1, model.num_experts());
+  if (status.ok()) {
+    status = CheckRange("model.top_k", model.top_k(), 1, std::min(model.num_experts(), kMaxTopK));
+  }
   return status;
 }
 
@@ -90,7 +93,7 @@ absl::Status CheckLayerAxis(const v1::JobSpec& spec) {
     default:
       return Expected("layer_axis", "a known LayerAxis", spec.layer_axis());
   }
-  absl::Status status = CheckRange("num_hidden_layers", spec.num_hidden_layers(), 1, kMaxSize);
+  absl::Status status = CheckRange("num_hidden_layers", spec.num_hidden_layers(), 1, kMaxLayers);
   if (!status.ok()) return status;
   if (last >= spec.num_hidden_layers()) {
     return absl::InvalidArgumentError(absl::StrCat("model.moe_layer_ids: layer ", last,

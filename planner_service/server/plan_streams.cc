@@ -140,6 +140,8 @@ class WatchStream : public ServerStream<v1::PlanUpdate> {
     splits_ = {.any = true, .source_rank = static_cast<int>(request.rank())};
     group_->agents.AddWatch(request.rank());
     watcher_ = group_->feed.AddWatcher();
+    // Tells the agent that it is heard before there is any plan.
+    StartSendInitialMetadata();
     spdlog::info("job={} ep_group={} rank={} event=watching from_step={}", job_->job().name(),
                  job_->job().groups[*group].name, request.rank(), from_step_);
     Resume();

@@ -1,10 +1,12 @@
 #include "planner_service/server/record_counter.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "absl/hash/hash.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "planner_service/server/quoted.h"
@@ -14,8 +16,6 @@ namespace {
 
 constexpr size_t kMaxIdBytes = 128;
 constexpr uint64_t kMaxTokens = std::numeric_limits<int32_t>::max();
-// A record this short may well be alike by chance.
-constexpr uint32_t kMinRowsToWarn = 16;
 
 // Where a record is at fault: "sequence "a": what".
 template <typename... Parts>
@@ -52,132 +52,51 @@ absl::Status CheckAxis(const Job& job, const v1::RoutingRecord& record, uint32_t
                                         : "");
 }
 
-// Bytes of one id; 0 for a type this planner does not know.
-size_t BytesOf(v1::IdType type) {
+std::optional<IdType> CoreIdType(v1::IdType type) {
   switch (type) {
     case v1::ID_TYPE_UINT8:
+      return IdType::kUint8;
     case v1::ID_TYPE_INT8:
-      return 1;
+      return IdType::kInt8;
     case v1::ID_TYPE_INT16:
+      return IdType::kInt16;
     case v1::ID_TYPE_UINT16:
-      return 2;
+      return IdType::kUint16;
     case v1::ID_TYPE_INT32:
-      return 4;
+      return IdType::kInt32;
     case v1::ID_TYPE_INT64:
-      return 8;
+      return IdType::kInt64;
     default:
-      return 0;
+      return std::nullopt;
   }
 }
 
 absl::Status CheckIdsShape(const Job& job, const v1::RoutingRecord& record) {
   const v1::RoutedIds& ids = record.ids();
-  const size_t id_bytes = BytesOf(ids.id_type());
-  if (id_bytes == 0) return Bad(record, "ids.id_type: expected a known type, got ", ids.id_type());
+  const std::optional<IdType> type = CoreIdType(ids.id_type());
+  if (!type.has_value()) {
+    return Bad(record, "ids.id_type: expected a known type, got ", ids.id_type());
+  }
   const v1::IdType wanted = job.spec.id_type();
   if (wanted != v1::ID_TYPE_UNSPECIFIED && ids.id_type() != wanted) {
     return Bad(record, "ids.id_type: expected the job's ", v1::IdType_Name(wanted), ", got ",
                v1::IdType_Name(ids.id_type()));
   }
-  if (job.num_experts() - 1 > LargestId(ids.id_type())) {
-    return Bad(record, "ids.id_type: ", v1::IdType_Name(ids.id_type()), " holds ids up to ",
-               LargestId(ids.id_type()), ", too small for ", job.num_experts(), " experts");
-  }
+  absl::Status fits = CheckIdType(*type, job.num_experts());
+  if (!fits.ok()) return Bad(record, "ids.id_type: ", fits.message());
   absl::Status axis = CheckAxis(job, record, ids.num_layers());
   if (!axis.ok()) return axis;
   if (ids.top_k() != static_cast<uint32_t>(job.top_k())) {
     return Bad(record, "ids.top_k: expected ", job.top_k(), ", got ", ids.top_k());
   }
-  const uint64_t expected = uint64_t{ids.num_tokens()} * ids.num_layers() * ids.top_k() * id_bytes;
+  const uint64_t expected =
+      uint64_t{ids.num_tokens()} * ids.num_layers() * ids.top_k() * BytesOf(*type);
   if (ids.ids().size() != expected) {
     return Bad(record, "ids.ids: expected ", expected, " bytes (", ids.num_tokens(), " tokens x ",
-               ids.num_layers(), " layers x ", ids.top_k(), " ids of ", id_bytes, " bytes), got ",
-               ids.ids().size());
+               ids.num_layers(), " layers x ", ids.top_k(), " ids of ", BytesOf(*type),
+               " bytes), got ", ids.ids().size());
   }
   return absl::OkStatus();
-}
-
-// Counts rows of ids of one type. The rows' bytes need no alignment.
-template <typename Id>
-class IdCounter {
- public:
-  IdCounter(const Job& job, const v1::RoutingRecord& record)
-      : job_(job), record_(record), last_token_(job.num_experts()) {}
-
-  absl::Status Count(uint32_t first_row, uint32_t num_rows, RouteCounts& out) {
-    const size_t top_k = job_.top_k();
-    const size_t row_bytes = size_t{1} * job_.axis_length * top_k * sizeof(Id);
-    for (int l = 0; l < job_.num_layers(); ++l) {
-      const size_t at_layer = size_t{1} * job_.layer_rows[l] * top_k * sizeof(Id);
-      uint32_t* counts = out.counts.data() + size_t{1} * l * job_.num_experts();
-      std::fill(last_token_.begin(), last_token_.end(), 0);
-      for (uint32_t row = first_row; row < first_row + num_rows; ++row) {
-        const char* ids = record_.ids().ids().data() + row * row_bytes + at_layer;
-        absl::Status status = CountRow(ids, row, l, counts, out.unrouted[l]);
-        if (!status.ok()) return status;
-      }
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  absl::Status CountRow(const char* ids, uint32_t row, int layer, uint32_t* counts,
-                        uint32_t& unrouted) {
-    const int top_k = job_.top_k();
-    int below_zero = 0;
-    for (int k = 0; k < top_k; ++k) {
-      Id id;
-      std::memcpy(&id, ids + k * sizeof(Id), sizeof(Id));
-      if (std::is_signed_v<Id> && id < 0) {
-        ++below_zero;
-        continue;
-      }
-      if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(job_.num_experts())) {
-        return At(row, layer, k, "expert ", int64_t{id}, ", but there are ", job_.num_experts(),
-                  " (ids are logical; is this a physical id of a rebalanced engine?)");
-      }
-      if (last_token_[id] == row + 1) {
-        return At(row, layer, k, "expert ", int64_t{id}, " twice in one row");
-      }
-      last_token_[id] = row + 1;
-      ++counts[id];
-    }
-    if (below_zero == 0) return absl::OkStatus();
-    if (below_zero < top_k) {
-      return At(row, layer, top_k - 1, below_zero, " of ", top_k,
-                " ids are below zero; expected all or none");
-    }
-    ++unrouted;
-    return absl::OkStatus();
-  }
-
-  template <typename... Parts>
-  absl::Status At(uint32_t row, int layer, int choice, const Parts&... what) const {
-    return Bad(record_, "token ", uint64_t{record_.token_offset()} + row, ", layer ",
-               job_.LayerId(layer), ", choice ", choice, ": ", what...);
-  }
-
-  const Job& job_;
-  const v1::RoutingRecord& record_;
-  std::vector<uint32_t> last_token_;  // [experts], 1 + the row in which the expert was seen last
-};
-
-absl::Status CountIdRows(const Job& job, const v1::RoutingRecord& record, uint32_t first_row,
-                         uint32_t num_rows, RouteCounts& out) {
-  switch (record.ids().id_type()) {
-    case v1::ID_TYPE_UINT8:
-      return IdCounter<uint8_t>(job, record).Count(first_row, num_rows, out);
-    case v1::ID_TYPE_INT8:
-      return IdCounter<int8_t>(job, record).Count(first_row, num_rows, out);
-    case v1::ID_TYPE_INT16:
-      return IdCounter<int16_t>(job, record).Count(first_row, num_rows, out);
-    case v1::ID_TYPE_UINT16:
-      return IdCounter<uint16_t>(job, record).Count(first_row, num_rows, out);
-    case v1::ID_TYPE_INT32:
-      return IdCounter<int32_t>(job, record).Count(first_row, num_rows, out);
-    default:
-      return IdCounter<int64_t>(job, record).Count(first_row, num_rows, out);
-  }
 }
 
 std::vector<uint64_t> HashRows(const v1::RoutedIds& ids) {
@@ -189,27 +108,10 @@ std::vector<uint64_t> HashRows(const v1::RoutedIds& ids) {
   return hashes;
 }
 
-// Capture and warm-up passes leave thousands of identical rows. Finds the only row that can be a
-// majority, then counts it.
-std::string WarnOfIdenticalRows(const v1::RoutingRecord& record,
-                                const std::vector<uint64_t>& hashes) {
-  if (hashes.size() < kMinRowsToWarn) return "";
-  uint64_t candidate = 0;
-  size_t lead = 0;
-  for (uint64_t hash : hashes) {
-    if (lead == 0) candidate = hash;
-    lead += hash == candidate ? 1 : -1;
-  }
-  const size_t alike = std::count(hashes.begin(), hashes.end(), candidate);
-  if (alike * 2 <= hashes.size()) return "";
-  return absl::StrCat("sequence ", Quoted(record.sequence_id()), ": ", alike, " of ", hashes.size(),
-                      " rows are identical; is this a warm-up pass?");
-}
-
-RouteCounts NoRoutes(const Job& job) {
+RouteCounts NoRoutes(size_t num_layers, size_t num_experts) {
   RouteCounts routes;
-  routes.counts.resize(size_t{1} * job.num_layers() * job.num_experts());
-  routes.unrouted.resize(job.num_layers());
+  routes.counts.resize(num_layers * num_experts);
+  routes.unrouted.resize(num_layers);
   return routes;
 }
 
@@ -239,13 +141,13 @@ absl::Status CountCounts(const Job& job, const v1::RoutingRecord& record, RouteC
       }
       pairs += count;
     }
-    const uint64_t top_k = job.top_k();
-    if (pairs > counts.num_tokens() * top_k || pairs % top_k != 0) {
-      return Bad(record, "layer ", job.LayerId(static_cast<int>(l)), ": expected ",
-                 counts.num_tokens() * top_k, " (token, choice) pairs, or a multiple of top_k ",
-                 top_k, " below it, got ", pairs);
+    const uint64_t most = counts.num_tokens() * static_cast<uint64_t>(job.top_k());
+    if (pairs > most) {
+      return Bad(record, "layer ", job.LayerId(static_cast<int>(l)), ": expected at most ", most,
+                 " (token, choice) pairs (num_tokens x top_k), got ", pairs);
     }
-    out.unrouted[l] = static_cast<uint32_t>(counts.num_tokens() - pairs / top_k);
+    // Choices that a router dropped are neither load nor missing; whole tokens are.
+    out.unrouted[l] = static_cast<uint32_t>((most - pairs) / job.top_k());
   }
   return absl::OkStatus();
 }
@@ -261,40 +163,82 @@ absl::Status CheckExtent(const v1::RoutingRecord& record, uint32_t num_tokens) {
 
 }  // namespace
 
-absl::StatusOr<CountedRecord> CountRecord(const Job& job, const v1::RoutingRecord& record) {
+RouteCounts CountedRecord::CountRows(uint32_t first_row, uint32_t num_rows) const {
+  const RoutedIdLayout& layout = counter->layout();
+  RouteCounts part = NoRoutes(counter->num_counted_layers(), layout.num_experts);
+  RoutingTally tally = {.counts = absl::MakeSpan(part.counts),
+                        .unrouted = absl::MakeSpan(part.unrouted)};
+  const size_t row_bytes = counter->bytes_per_token();
+  counter->Add(
+      absl::string_view(record->ids().ids()).substr(first_row * row_bytes, num_rows * row_bytes),
+      tally);
+  return part;
+}
+
+absl::StatusOr<const RoutedIdCounter*> RecordCounter::CounterOf(v1::IdType type) {
+  const auto found = counters_.find(type);
+  if (found != counters_.end()) return &found->second;
+  const auto& layer_ids = job_->spec.model().moe_layer_ids();
+  absl::StatusOr<RoutedIdCounter> made =
+      RoutedIdCounter::Create({.type = *CoreIdType(type),
+                               .num_layers = job_->axis_length,
+                               .top_k = job_->top_k(),
+                               .num_experts = job_->num_experts(),
+                               .counted_rows = job_->layer_rows,
+                               .layer_ids = {layer_ids.begin(), layer_ids.end()}});
+  if (!made.ok()) return made.status();
+  return &counters_.emplace(type, *std::move(made)).first->second;
+}
+
+absl::Status RecordCounter::CountIds(CountedRecord& counted) {
+  const v1::RoutingRecord& record = *counted.record;
+  absl::Status status = CheckIdsShape(*job_, record);
+  if (!status.ok()) return status;
+  absl::StatusOr<const RoutedIdCounter*> counter = CounterOf(record.ids().id_type());
+  if (!counter.ok()) return counter.status();
+  counted.counter = *counter;
+  const std::string quoted = Quoted(record.sequence_id());
+  const std::string sequence = absl::Utf8SafeCEscape(record.sequence_id());
+  RoutingTally tally = {.counts = absl::MakeSpan(counted.routes.counts),
+                        .unrouted = absl::MakeSpan(counted.routes.unrouted)};
+  const absl::string_view ids = record.ids().ids();
+  status = counted.counter->Count(
+      ids, {.sequence = sequence, .token_offset = record.token_offset()}, tally);
+  if (!status.ok()) return status;
+  counted.row_hashes = HashRows(record.ids());
+  if (counted.counter->MostRowsIdentical(ids)) {
+    counted.warning = absl::StrCat("sequence ", quoted, ": over half of its ", counted.num_tokens,
+                                   " rows are identical; is this a warm-up pass?");
+  } else if (tally.partly_routed_rows > 0) {
+    counted.warning = absl::StrCat("sequence ", quoted, ": ", tally.partly_routed_rows,
+                                   " (token, layer) rows are routed to fewer than top_k experts");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CountedRecord> RecordCounter::Count(const v1::RoutingRecord& record) {
   absl::Status status = CheckTexts(record);
   if (!status.ok()) return status;
   CountedRecord counted;
   counted.record = &record;
-  counted.routes = NoRoutes(job);
+  counted.routes = NoRoutes(job_->num_layers(), job_->num_experts());
   switch (record.routing_case()) {
     case v1::RoutingRecord::kIds:
       counted.num_tokens = record.ids().num_tokens();
       status = CheckExtent(record, counted.num_tokens);
-      if (status.ok()) status = CheckIdsShape(job, record);
-      if (status.ok()) status = CountIdRows(job, record, 0, counted.num_tokens, counted.routes);
-      if (!status.ok()) return status;
-      counted.row_hashes = HashRows(record.ids());
-      counted.warning = WarnOfIdenticalRows(record, counted.row_hashes);
-      return counted;
+      if (status.ok()) status = CountIds(counted);
+      break;
     case v1::RoutingRecord::kCounts:
       counted.num_tokens = record.counts().num_tokens();
       status = CheckExtent(record, counted.num_tokens);
-      if (status.ok()) status = CountCounts(job, record, counted.routes);
-      if (!status.ok()) return status;
+      if (status.ok()) status = CountCounts(*job_, record, counted.routes);
       counted.counts_hash = absl::HashOf(counted.routes.counts);
-      return counted;
+      break;
     default:
-      return Bad(record, "routing: expected ids or counts, got none");
+      status = Bad(record, "routing: expected ids or counts, got none");
   }
-}
-
-RouteCounts CountRows(const Job& job, const v1::RoutingRecord& record, uint32_t first_row,
-                      uint32_t num_rows) {
-  RouteCounts routes = NoRoutes(job);
-  // CountRecord took these rows, so they are good.
-  CountIdRows(job, record, first_row, num_rows, routes).IgnoreError();
-  return routes;
+  if (!status.ok()) return status;
+  return counted;
 }
 
 }  // namespace relibra::server

@@ -12,14 +12,15 @@
 #include "planner_service/server/composition.h"
 #include "planner_service/server/quoted.h"
 #include "planner_service/server/record_counter.h"
+#include "relibra/v1/planner.pb.h"
 
 namespace relibra::server {
 namespace {
 
-class RoutingStream : public ClientStream<v1::StreamRoutingRequest> {
+class RoutingStream : public ClientStream<v1::StreamRoutingRequest, v1::StreamRoutingResponse> {
  public:
-  RoutingStream(ServiceContext& context, v1::StreamRoutingResponse* response)
-      : ClientStream(context, "StreamRouting"), response_(response) {}
+  RoutingStream(ServiceContext& context, grpc::ByteBuffer* response)
+      : ClientStream(context, "StreamRouting", response) {}
 
  protected:
   absl::Status Take(const v1::StreamRoutingRequest& request, int64_t bytes) override {
@@ -36,11 +37,11 @@ class RoutingStream : public ClientStream<v1::StreamRoutingRequest> {
     return status;
   }
 
-  absl::Status Complete() override {
-    response_->set_records_accepted(accepted_);
-    response_->set_records_repeated(repeated_);
-    response_->set_bytes_received(bytes_);
-    for (std::string& warning : warnings_) response_->add_warnings(std::move(warning));
+  absl::Status Complete(v1::StreamRoutingResponse& response) override {
+    response.set_records_accepted(accepted_);
+    response.set_records_repeated(repeated_);
+    response.set_bytes_received(bytes_);
+    for (std::string& warning : warnings_) response.add_warnings(std::move(warning));
     return absl::OkStatus();
   }
 
@@ -48,10 +49,13 @@ class RoutingStream : public ClientStream<v1::StreamRoutingRequest> {
   static constexpr size_t kMaxWarnings = 20;
 
   absl::Status AddRecords(JobState& job, const v1::StreamRoutingRequest& request, int64_t bytes) {
+    if (counter_ == nullptr || &counter_->job() != &job.job()) {
+      counter_ = std::make_unique<RecordCounter>(job.shared_job());
+    }
     std::vector<CountedRecord> counted;
     counted.reserve(request.records_size());
     for (int i = 0; i < request.records_size(); ++i) {
-      absl::StatusOr<CountedRecord> record = CountRecord(job.job(), request.records(i));
+      absl::StatusOr<CountedRecord> record = counter_->Count(request.records(i));
       if (!record.ok()) {
         return absl::Status(record.status().code(),
                             absl::StrCat("records[", i, "]: ", record.status().message()));
@@ -74,18 +78,18 @@ class RoutingStream : public ClientStream<v1::StreamRoutingRequest> {
     return absl::OkStatus();
   }
 
-  v1::StreamRoutingResponse* const response_;
   uint64_t accepted_ = 0;
   uint64_t repeated_ = 0;
   uint64_t bytes_ = 0;
   std::vector<std::string> warnings_;
+  std::unique_ptr<RecordCounter> counter_;  // of the job that the stream named last
 };
 
 // Holds the loads until the client has sent all of them; only then do they take effect.
-class UploadStream : public ClientStream<v1::UploadLoadsRequest> {
+class UploadStream : public ClientStream<v1::UploadLoadsRequest, v1::UploadLoadsResponse> {
  public:
-  UploadStream(ServiceContext& context, v1::UploadLoadsResponse* response)
-      : ClientStream(context, "UploadLoads"), response_(response) {}
+  UploadStream(ServiceContext& context, grpc::ByteBuffer* response)
+      : ClientStream(context, "UploadLoads", response) {}
 
  protected:
   absl::Status Take(const v1::UploadLoadsRequest& request, int64_t) override {
@@ -99,7 +103,7 @@ class UploadStream : public ClientStream<v1::UploadLoadsRequest> {
     return CopyEntries(job_->job(), group_, request.counts(), loads_->loads, next_entry_);
   }
 
-  absl::Status Complete() override {
+  absl::Status Complete(v1::UploadLoadsResponse& response) override {
     if (loads_ == nullptr) return absl::InvalidArgumentError("no loads: the stream was empty");
     const LoadShape& shape = loads_->loads.shape();
     const int64_t num_entries = int64_t{shape.micro_batches} * shape.layers;
@@ -108,7 +112,7 @@ class UploadStream : public ClientStream<v1::UploadLoadsRequest> {
                                                      num_entries,
                                                      " entries (num_micro_batches x num_layers)"));
     }
-    response_->set_entries(num_entries);
+    response.set_entries(num_entries);
     return step_->PutUpload(pass_, group_, std::move(loads_));
   }
 
@@ -152,7 +156,6 @@ class UploadStream : public ClientStream<v1::UploadLoadsRequest> {
            request.counts().num_experts() == first_.counts().num_experts();
   }
 
-  v1::UploadLoadsResponse* const response_;
   v1::UploadLoadsRequest first_;  // without its entries
   std::shared_ptr<JobState> job_;
   std::shared_ptr<Step> step_;
@@ -164,15 +167,15 @@ class UploadStream : public ClientStream<v1::UploadLoadsRequest> {
 
 }  // namespace
 
-grpc::ServerReadReactor<v1::StreamRoutingRequest>* NewRoutingStream(
-    ServiceContext& context, v1::StreamRoutingResponse* response) {
+grpc::ServerReadReactor<grpc::ByteBuffer>* NewRoutingStream(ServiceContext& context,
+                                                            grpc::ByteBuffer* response) {
   auto* stream = new RoutingStream(context, response);
   stream->Start();
   return stream;
 }
 
-grpc::ServerReadReactor<v1::UploadLoadsRequest>* NewUploadStream(
-    ServiceContext& context, v1::UploadLoadsResponse* response) {
+grpc::ServerReadReactor<grpc::ByteBuffer>* NewUploadStream(ServiceContext& context,
+                                                           grpc::ByteBuffer* response) {
   auto* stream = new UploadStream(context, response);
   stream->Start();
   return stream;

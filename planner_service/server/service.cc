@@ -12,6 +12,7 @@
 #include "planner_service/server/join_call.h"
 #include "planner_service/server/plan_streams.h"
 #include "planner_service/server/quoted.h"
+#include "planner_service/server/raw_message.h"
 #include "planner_service/server/record_streams.h"
 #include "planner_service/server/version.h"
 
@@ -73,6 +74,8 @@ grpc::ServerUnaryReactor* PlannerService::Answer(grpc::CallbackServerContext* ca
 grpc::ServerUnaryReactor* PlannerService::RegisterJob(grpc::CallbackServerContext* call,
                                                       const v1::RegisterJobRequest* request,
                                                       v1::RegisterJobResponse* response) {
+  absl::Status small = CheckMessageBytes(*request, context_.max_message_bytes);
+  if (!small.ok()) return Answer(call, "RegisterJob", small);
   absl::StatusOr<JobRegistry::Registered> registered = context_.jobs.Register(request->spec());
   if (!registered.ok()) {
     spdlog::warn("event=job_refused error={}", Quoted(registered.status().ToString()));
@@ -82,6 +85,7 @@ grpc::ServerUnaryReactor* PlannerService::RegisterJob(grpc::CallbackServerContex
   *response->mutable_spec() = job.spec;
   response->set_existed(registered->existed);
   if (!registered->existed) {
+    context_.metrics.JobAdded(job.name());
     spdlog::info("job={} event=job_registered layers={} experts={} ranks={} ep_groups={}",
                  job.name(), job.num_layers(), job.num_experts(), job.topology.num_ranks(),
                  job.groups.size());
@@ -93,7 +97,10 @@ grpc::ServerUnaryReactor* PlannerService::DeleteJob(grpc::CallbackServerContext*
                                                     const v1::DeleteJobRequest* request,
                                                     v1::DeleteJobResponse*) {
   absl::Status status = context_.jobs.Delete(request->job());
-  if (status.ok()) spdlog::info("job={} event=job_deleted", request->job());
+  if (status.ok()) {
+    context_.metrics.JobRemoved(request->job());
+    spdlog::info("job={} event=job_deleted", request->job());
+  }
   return Answer(call, "DeleteJob", status);
 }
 
@@ -112,13 +119,13 @@ grpc::ServerUnaryReactor* PlannerService::GetStatus(grpc::CallbackServerContext*
   return Answer(call, "GetStatus", absl::OkStatus());
 }
 
-grpc::ServerReadReactor<v1::StreamRoutingRequest>* PlannerService::StreamRouting(
-    grpc::CallbackServerContext*, v1::StreamRoutingResponse* response) {
+grpc::ServerReadReactor<grpc::ByteBuffer>* PlannerService::StreamRouting(
+    grpc::CallbackServerContext*, grpc::ByteBuffer* response) {
   return NewRoutingStream(context_, response);
 }
 
-grpc::ServerReadReactor<v1::UploadLoadsRequest>* PlannerService::UploadLoads(
-    grpc::CallbackServerContext*, v1::UploadLoadsResponse* response) {
+grpc::ServerReadReactor<grpc::ByteBuffer>* PlannerService::UploadLoads(grpc::CallbackServerContext*,
+                                                                       grpc::ByteBuffer* response) {
   return NewUploadStream(context_, response);
 }
 
@@ -128,31 +135,44 @@ grpc::ServerWriteReactor<v1::LoadCounts>* PlannerService::GetLoads(
 }
 
 grpc::ServerUnaryReactor* PlannerService::PlanStep(grpc::CallbackServerContext* call,
-                                                   const v1::PlanStepRequest* request,
-                                                   v1::PlanStepResponse* response) {
-  const auto bytes = static_cast<int64_t>(request->ByteSizeLong());
-  if (bytes > context_.max_message_bytes) {
-    return Answer(call, "PlanStep",
-                  absl::ResourceExhaustedError(
-                      absl::StrCat("message: ", bytes, " bytes exceed the quota of ",
-                                   context_.max_message_bytes, " bytes (--max-message-bytes)")));
-  }
-  absl::StatusOr<std::shared_ptr<JobState>> job = context_.jobs.Find(request->key().job());
-  if (!job.ok()) return Answer(call, "PlanStep", job.status());
+                                                   const grpc::ByteBuffer* request,
+                                                   grpc::ByteBuffer* response) {
+  const auto bytes = static_cast<int64_t>(request->Length());
+  absl::Status status = CheckMessageBytes(bytes, context_.max_message_bytes);
+  if (!status.ok()) return Answer(call, "PlanStep", status);
   absl::StatusOr<MemoryCharge> charge = context_.account->Charge(bytes);
   if (!charge.ok()) return Answer(call, "PlanStep", charge.status());
-  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
   // The request waits in memory until its plan is made.
-  auto held = std::make_shared<MemoryCharge>(*std::move(charge));
-  context_.planner.Plan(
-      *std::move(job), *request,
-      [this, reactor, response, held](absl::StatusOr<StepPlanner::Passes> passes) {
-        if (passes.ok()) {
-          for (const auto& pass : *passes) *response->add_plans() = PlanHeader(*pass);
-        }
-        context_.metrics.RequestDone("PlanStep", static_cast<int>(passes.status().code()));
-        reactor->Finish(ToGrpc(passes.status()));
-      });
+  struct Pending {
+    MemoryCharge charge;
+    grpc::ByteBuffer bytes;
+    v1::PlanStepRequest request;
+  };
+  auto pending = std::make_shared<Pending>(Pending{*std::move(charge), *request, {}});
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  const auto done = [this, reactor, response, pending](absl::StatusOr<StepPlanner::Passes> passes) {
+    if (passes.ok()) {
+      v1::PlanStepResponse message;
+      for (const auto& pass : *passes) *message.add_plans() = PlanHeader(*pass);
+      *response = SerializeRaw(message);
+    }
+    context_.metrics.RequestDone("PlanStep", static_cast<int>(passes.status().code()));
+    reactor->Finish(ToGrpc(passes.status()));
+  };
+  context_.stream_pool.Submit([this, pending, done] {
+    absl::Status parsed = ParseRaw(pending->bytes, pending->request);
+    if (!parsed.ok()) {
+      done(parsed);
+      return;
+    }
+    absl::StatusOr<std::shared_ptr<JobState>> job =
+        context_.jobs.Find(pending->request.key().job());
+    if (!job.ok()) {
+      done(job.status());
+      return;
+    }
+    context_.planner.Plan(*std::move(job), pending->request, done);
+  });
   return reactor;
 }
 
@@ -171,6 +191,8 @@ grpc::ServerWriteReactor<v1::PlanUpdate>* PlannerService::GetPlan(
 grpc::ServerUnaryReactor* PlannerService::JoinGroup(grpc::CallbackServerContext* call,
                                                     const v1::JoinGroupRequest* request,
                                                     v1::JoinGroupResponse* response) {
+  absl::Status small = CheckMessageBytes(*request, context_.max_message_bytes);
+  if (!small.ok()) return Answer(call, "JoinGroup", small);
   return NewJoinCall(context_, call, *request, response);
 }
 
@@ -182,7 +204,8 @@ grpc::ServerWriteReactor<v1::PlanUpdate>* PlannerService::WatchPlans(
 grpc::ServerUnaryReactor* PlannerService::ReportStep(grpc::CallbackServerContext* call,
                                                      const v1::ReportStepRequest* request,
                                                      v1::ReportStepResponse*) {
-  return Answer(call, "ReportStep", TakeReport(request->report()));
+  absl::Status small = CheckMessageBytes(*request, context_.max_message_bytes);
+  return Answer(call, "ReportStep", small.ok() ? TakeReport(request->report()) : small);
 }
 
 absl::Status PlannerService::TakeReport(const v1::StepReport& report) {
@@ -213,7 +236,12 @@ absl::Status PlannerService::TakeReport(const v1::StepReport& report) {
       (*job)->steps().Find({report.policy_version(), report.step()});
   if (!step.ok()) return absl::OkStatus();  // long forgotten
   const std::shared_ptr<const PlannedPass> pass = (*step)->TakeBackHomes(*group, report.digest());
-  if (pass != nullptr && state.homes.TakeBack(report.digest(), pass->homes_before)) {
+  if (pass == nullptr) return absl::OkStatus();
+  const bool taken_back = state.homes.TakeBack(report.digest(), pass->homes_before);
+  const StoredHomes homes = {*group, pass->homes_before, ""};
+  status = context_.store.TakeBack((*job)->stored_id(), *pass, taken_back ? &homes : nullptr);
+  if (!status.ok()) return status;
+  if (taken_back) {
     spdlog::warn("job={} step={} policy_version={} ep_group={} event=homes_taken_back",
                  report.job(), report.step(), report.policy_version(), report.ep_group());
   }

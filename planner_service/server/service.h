@@ -7,9 +7,24 @@
 
 namespace relibra::server {
 
+// Calls whose messages gRPC parses.
+template <typename Base>
+using SmallMessages = v1::Planner::WithCallbackMethod_RegisterJob<
+    v1::Planner::WithCallbackMethod_DeleteJob<v1::Planner::WithCallbackMethod_GetStatus<
+        v1::Planner::WithCallbackMethod_GetLoads<v1::Planner::WithCallbackMethod_PackSequences<
+            v1::Planner::WithCallbackMethod_GetPlan<v1::Planner::WithCallbackMethod_JoinGroup<
+                v1::Planner::WithCallbackMethod_WatchPlans<
+                    v1::Planner::WithCallbackMethod_ReportStep<Base>>>>>>>>>;
+
+// Calls whose messages come as bytes; see raw_message.h.
+template <typename Base>
+using LargeMessages =
+    v1::Planner::WithRawCallbackMethod_StreamRouting<v1::Planner::WithRawCallbackMethod_UploadLoads<
+        v1::Planner::WithRawCallbackMethod_PlanStep<Base>>>;
+
 // What each call means is written in proto/relibra/v1/planner.proto. No call blocks a thread: what
 // takes long runs on the pools of the context, what waits leaves a callback.
-class PlannerService final : public v1::Planner::CallbackService {
+class PlannerService final : public LargeMessages<SmallMessages<v1::Planner::Service>> {
  public:
   // The parts in `context` must outlive the server that this is registered with.
   explicit PlannerService(ServiceContext context) : context_(std::move(context)) {}
@@ -23,15 +38,15 @@ class PlannerService final : public v1::Planner::CallbackService {
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* call,
                                       const v1::GetStatusRequest* request,
                                       v1::GetStatusResponse* response) override;
-  grpc::ServerReadReactor<v1::StreamRoutingRequest>* StreamRouting(
-      grpc::CallbackServerContext* call, v1::StreamRoutingResponse* response) override;
-  grpc::ServerReadReactor<v1::UploadLoadsRequest>* UploadLoads(
-      grpc::CallbackServerContext* call, v1::UploadLoadsResponse* response) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* StreamRouting(grpc::CallbackServerContext* call,
+                                                           grpc::ByteBuffer* response) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* UploadLoads(grpc::CallbackServerContext* call,
+                                                         grpc::ByteBuffer* response) override;
   grpc::ServerWriteReactor<v1::LoadCounts>* GetLoads(grpc::CallbackServerContext* call,
                                                      const v1::GetLoadsRequest* request) override;
   grpc::ServerUnaryReactor* PlanStep(grpc::CallbackServerContext* call,
-                                     const v1::PlanStepRequest* request,
-                                     v1::PlanStepResponse* response) override;
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* PackSequences(grpc::CallbackServerContext* call,
                                           const v1::PackSequencesRequest* request,
                                           v1::PackSequencesResponse* response) override;

@@ -205,8 +205,7 @@ void StepRecords::Apply(const CountedRecord& record, absl::Span<const Gap> gaps,
     change.num_tokens += end - begin;
     // A piece of counts has one gap, all of it or none.
     const bool whole = end - begin == record.num_tokens;
-    RouteCounts part =
-        whole ? record.routes : CountRows(*job_, message, begin - first, end - begin);
+    RouteCounts part = whole ? record.routes : record.CountRows(begin - first, end - begin);
     AddTo(part.counts, sequence.counts);
     AddTo(part.unrouted, sequence.unrouted);
     if (change.routes.counts.empty()) {

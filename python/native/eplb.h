@@ -1,5 +1,5 @@
-// The C ABI by which relibra.eplb calls planner_service/core/static_placement.h. Loaded by ctypes as
-// librelibra_eplb.so; version it when it changes.
+// The C ABI by which relibra.eplb calls planner_service/core/static_placement.h. Loaded by ctypes
+// as librelibra_eplb.so; version it when it changes.
 #ifndef RELIBRA_PYTHON_NATIVE_EPLB_H_
 #define RELIBRA_PYTHON_NATIVE_EPLB_H_
 
@@ -25,8 +25,8 @@ int64_t relibra_eplb_place(const double* weight, int32_t layers, int32_t experts
                            size_t error_size);
 
 // Inverts placements: logical_to_physical [layers, experts, most_replicas], out: the slots of each
-// expert, ascending, then -1. Ids must be in 0..experts-1 and no expert may be there more often than
-// most_replicas, as relibra_eplb_place sees to.
+// expert, ascending, then -1. Ids must be in 0..experts-1 and no expert may be there more often
+// than most_replicas, as relibra_eplb_place sees to.
 void relibra_eplb_invert(const int64_t* physical_to_logical, int32_t layers, int32_t experts,
                          int32_t physical, int64_t most_replicas, int64_t* logical_to_physical);
 

@@ -133,15 +133,15 @@ class _Layout:
         best = full * (1 - _LEAST_GAIN)
         found: tuple[int, int, int] | None = None
         mine = self.on[fullest]
-        for gpu in self.node_of(fullest):
+        node = self.node_of(fullest)
+        lightest = min(node, key=lambda g: (self.load[g], g))
+        for gpu in [lightest, *(g for g in node if g != lightest)]:
             if gpu == fullest or (full + self.load[gpu]) / 2 >= best:
                 continue
             theirs = self.on[gpu]
             for slot, expert in enumerate(mine):
                 for place, other in enumerate(theirs):
                     difference = self.share[expert] - self.share[other]
-                    if difference <= 0:
-                        continue
                     load = max(full - difference, self.load[gpu] + difference)
                     if load >= best or (apart and (expert in theirs or other in mine)):
                         continue

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from relibra.client import Planner
 from relibra.job import JobSpec
@@ -24,14 +24,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _awaited(method: Callable[P, T]) -> Callable[P, Awaitable[T]]:
+def _awaited(
+    method: Callable[Concatenate[Planner, P], T],
+) -> Callable[Concatenate[AsyncPlanner, P], Coroutine[Any, Any, T]]:
     """An async method of AsyncPlanner that runs the Planner's method of that name in a thread."""
 
     @functools.wraps(method)
-    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        self, *rest = args
-        planner: Any = self._planner  # type: ignore[attr-defined]
-        return await asyncio.to_thread(method, planner, *rest, **kwargs)  # type: ignore[arg-type]
+    async def call(self: AsyncPlanner, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.to_thread(method, self._planner, *args, **kwargs)
 
     return call
 

@@ -28,7 +28,10 @@ def to_numpy(value: Any) -> Array:
     if isinstance(value, np.ndarray):
         return value
     if is_torch(value):
-        array: Array = value.detach().cpu().numpy()
+        tensor = value.detach().cpu()
+        if str(getattr(tensor, "dtype", "")) == "torch.bfloat16":  # NumPy has no such type
+            tensor = tensor.float()
+        array: Array = tensor.numpy()
         return array
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
         return np.asarray(value)

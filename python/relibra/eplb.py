@@ -7,7 +7,7 @@
 The fullest GPU is never above that of the published algorithm, mostly below. No GPU holds an expert
 twice, unless it has more slots than its node has experts, or every placement found without is worse
 than the published one. The same input gives the same placement on every machine, whether the
-compiled library is there (`is_native`) or the NumPy twin of it does the work, some hundred times
+compiled library is there (`is_native`) or the NumPy twin of it does the work, some fifty times
 slower.
 """
 

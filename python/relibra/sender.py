@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from relibra.retry import Backoff
 from relibra.v1 import routing_pb2
 
 _KEPT_FAILURES = 100
+_LOG = logging.getLogger("relibra")
 
 
 @dataclass(frozen=True)
@@ -228,6 +230,8 @@ class RoutingSender:
                 return
             self._fail(window, error)
             return
+        for warning in response.warnings:
+            _LOG.warning("%s", warning)
         with self._changed:
             self._stats.accepted += response.records_accepted
             self._stats.repeated += response.records_repeated

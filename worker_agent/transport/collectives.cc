@@ -46,9 +46,8 @@ absl::StatusOr<std::vector<uint64_t>> GatherWords(Transport& transport, uint64_t
                                                         blocks.begin() + count * words.size());
     const int to = (rank - held + size) % size;
     const int from = (rank + held) % size;
-    auto incoming =
-        ExchangeRound(transport, {kCollectiveChannel, RoundTag(sequence, round)}, to, from,
-                      std::move(data), count * words.size(), deadline);
+    auto incoming = ExchangeRound(transport, {kCollectiveChannel, RoundTag(sequence, round)}, to,
+                                  from, std::move(data), count * words.size(), deadline);
     if (!incoming.ok()) return incoming.status();
     blocks.insert(blocks.end(), (*incoming)->begin(), (*incoming)->end());
     held += count;

@@ -186,11 +186,10 @@ absl::Time Group::Match(int receiver) {
       continue;
     }
     if (message->data.size() > receive->capacity) {
-      receive->state->Finish(
-          absl::InvalidArgumentError(
-              absl::StrCat("rank ", message->from, " sent ", message->data.size(),
-                           " bytes into a buffer of ", receive->capacity)),
-          0);
+      receive->state->Finish(absl::InvalidArgumentError(absl::StrCat(
+                                 "rank ", message->from, " sent ", message->data.size(),
+                                 " bytes into a buffer of ", receive->capacity)),
+                             0);
     } else {
       std::memcpy(receive->buffer, message->data.data(), message->data.size());
       receive->state->Finish(absl::OkStatus(), message->data.size());
@@ -230,8 +229,7 @@ Operation Group::Get(int rank, int peer, uint64_t region, size_t offset, void* b
     operation.state()->Finish(DeadError(dead_[rank] ? rank : peer), 0);
     return operation;
   }
-  PendingGet get{rank,   peer,  region,       offset,           buffer,
-                 bytes,  false, absl::Now(),  operation.state()};
+  PendingGet get{rank, peer, region, offset, buffer, bytes, false, absl::Now(), operation.state()};
   if (fault && fault->kind == Fault::Kind::kDrop) get.ready = absl::InfiniteFuture();
   if (fault && fault->kind == Fault::Kind::kDelay) get.ready += fault->delay;
   if (fault && fault->kind == Fault::Kind::kCorrupt) get.corrupt = true;
@@ -289,9 +287,8 @@ absl::Status Group::Wait(int rank, absl::Span<const Operation> operations, absl:
     }
     if (pending == nullptr) return absl::OkStatus();
     if (absl::Now() >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat("rank ", rank, " waited for rank ",
-                                                      pending->state()->peer,
-                                                      " past the deadline"));
+      return absl::DeadlineExceededError(absl::StrCat(
+          "rank ", rank, " waited for rank ", pending->state()->peer, " past the deadline"));
     }
     changed_.WaitWithDeadline(&mutex_, std::min(next, deadline));
   }
@@ -356,7 +353,8 @@ class InProcessTransport : public Transport {
     return std::make_unique<InProcessRegion>(group_, group_->AddRegion(rank_, base, bytes), bytes);
   }
 
-  absl::StatusOr<std::unique_ptr<RemoteRegion>> Import(int rank, const std::string& handle) override {
+  absl::StatusOr<std::unique_ptr<RemoteRegion>> Import(int rank,
+                                                       const std::string& handle) override {
     uint64_t id = 0;
     uint64_t bytes = 0;
     const size_t space = handle.find(' ');

@@ -35,7 +35,7 @@ struct Fault {
 };
 
 struct InProcessOptions {
-  std::vector<Fault> faults;
+  std::vector<Fault> faults = {};
   // False: only messages, as with NCCL.
   bool one_sided_get = true;
   // False: peers learn of a death only by their deadlines.

@@ -90,7 +90,8 @@ class UcxTransport : public Transport {
   std::string LocalAddress() const override { return address_; }
   absl::Status Connect(absl::Span<const std::string> addresses, absl::Time deadline) override;
   absl::StatusOr<std::unique_ptr<Region>> Register(void* base, size_t bytes) override;
-  absl::StatusOr<std::unique_ptr<RemoteRegion>> Import(int rank, const std::string& handle) override;
+  absl::StatusOr<std::unique_ptr<RemoteRegion>> Import(int rank,
+                                                       const std::string& handle) override;
   Operation Get(const RemoteRegion& region, size_t offset, void* buffer, size_t bytes) override;
   Operation Send(int to, Tag tag, const void* data, size_t bytes) override;
   Operation Receive(int from, Tag tag, void* buffer, size_t capacity) override;
@@ -176,8 +177,8 @@ absl::Status UcxTransport::Connect(absl::Span<const std::string> addresses, absl
     params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                         UCP_EP_PARAM_FIELD_ERR_HANDLER;
     params.address = reinterpret_cast<const ucp_address_t*>(address.data() + prefix.size());
-    params.err_mode = options_.peer_error_handling ? UCP_ERR_HANDLING_MODE_PEER
-                                                   : UCP_ERR_HANDLING_MODE_NONE;
+    params.err_mode =
+        options_.peer_error_handling ? UCP_ERR_HANDLING_MODE_PEER : UCP_ERR_HANDLING_MODE_NONE;
     params.err_handler.cb = &UcxTransport::OnEndpointFailed;
     params.err_handler.arg = &peer;
     const ucs_status_t status = ucp_ep_create(worker_->worker(), &params, &peer.endpoint);
@@ -261,11 +262,11 @@ void UcxTransport::Started(InFlight* in_flight, ucs_status_ptr_t result) {
 void UcxTransport::OnSent(void* request, ucs_status_t status, void* user_data) {
   auto* in_flight = static_cast<InFlight*>(user_data);
   const int peer = in_flight->state->peer;
-  in_flight->owner->Complete(
-      in_flight,
-      status == UCS_OK ? absl::OkStatus()
-                       : UcxError(status, absl::StrCat("transfer with rank ", peer)),
-      in_flight->bytes);
+  in_flight->owner->Complete(in_flight,
+                             status == UCS_OK
+                                 ? absl::OkStatus()
+                                 : UcxError(status, absl::StrCat("transfer with rank ", peer)),
+                             in_flight->bytes);
   ucp_request_free(request);
 }
 
@@ -301,16 +302,15 @@ absl::Status UcxTransport::FailureOf(int rank) const {
   return peers_[rank].failure;
 }
 
-Operation UcxTransport::Get(const RemoteRegion& region, size_t offset, void* buffer,
-                            size_t bytes) {
+Operation UcxTransport::Get(const RemoteRegion& region, size_t offset, void* buffer, size_t bytes) {
   const auto& remote = static_cast<const UcxRemoteRegion&>(region);
   Operation operation;
   operation.state()->peer = remote.rank();
   absl::MutexLock lock(&worker_->mutex());
   absl::Status failure = FailureOf(remote.rank());
   if (failure.ok() && (offset > remote.bytes() || bytes > remote.bytes() - offset)) {
-    failure = absl::OutOfRangeError(absl::StrCat("get of ", bytes, " bytes at ", offset,
-                                                 " of a region of ", remote.bytes()));
+    failure = absl::OutOfRangeError(
+        absl::StrCat("get of ", bytes, " bytes at ", offset, " of a region of ", remote.bytes()));
   }
   if (!failure.ok() || bytes == 0) {
     operation.state()->Finish(failure, 0);
@@ -339,8 +339,8 @@ Operation UcxTransport::Send(int to, Tag tag, const void* data, size_t bytes) {
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.send = &UcxTransport::OnSent;
   param.user_data = in_flight;
-  Started(in_flight, ucp_tag_send_nbx(peers_[to].endpoint, data, bytes, WireTag(rank(), tag),
-                                      &param));
+  Started(in_flight,
+          ucp_tag_send_nbx(peers_[to].endpoint, data, bytes, WireTag(rank(), tag), &param));
   return operation;
 }
 
@@ -352,8 +352,8 @@ Operation UcxTransport::Receive(int from, Tag tag, void* buffer, size_t capacity
   InFlight* in_flight = NewInFlight(operation, capacity);
   ucp_request_param_t param = {};
   // A request even when the message is there already, so that its length comes the same way.
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
-                       UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.cb.recv = &UcxTransport::OnReceived;
   param.user_data = in_flight;
   const ucs_status_ptr_t result = ucp_tag_recv_nbx(worker_->worker(), buffer, capacity,
@@ -467,8 +467,8 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(const UcxOptions& 
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", options.rank, " of ", options.size, " is out of range"));
   }
-  absl::StatusOr<std::unique_ptr<UcxWorker>> worker =
-      UcxWorker::Create(options.transports, options.net_devices, options.keepalive);
+  absl::StatusOr<std::unique_ptr<UcxWorker>> worker = UcxWorker::Create(
+      options.transports, options.net_devices, options.peer_error_handling, options.keepalive);
   if (!worker.ok()) return worker.status();
   absl::StatusOr<std::string> address = (*worker)->Address();
   if (!address.ok()) return address.status();

@@ -15,11 +15,14 @@ struct UcxOptions {
   int rank = 0;
   int size = 1;
   // As in UCX_TLS, e.g. "tcp,self" or "posix,cma,self"; empty: UCX_TLS, or UCX's own choice.
-  std::string transports;
+  std::string transports = {};
   // As in UCX_NET_DEVICES; empty likewise. Naming a single device can switch off NVLink lanes.
-  std::string net_devices;
+  std::string net_devices = {};
   // UCP_ERR_HANDLING_MODE_PEER on every endpoint: a dead peer is noticed at once instead of by the
-  // deadline. Some UCX versions drop their fastest lane (cuda_ipc) under it, hence the setting.
+  // deadline. It switches on UCX_POSIX_ERROR_HANDLING and UCX_SYSV_ERROR_HANDLING in the process's
+  // environment where they are not set, for UCX would otherwise leave shared memory out; so create
+  // the transport before other threads use the environment. Some UCX versions drop their fastest
+  // lane (cuda_ipc) under it, hence the setting.
   bool peer_error_handling = true;
   // How often silent peers are probed under peer_error_handling.
   absl::Duration keepalive = absl::Seconds(1);

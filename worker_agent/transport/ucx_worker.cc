@@ -3,10 +3,12 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <cstdlib>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 
 namespace relibra::transport {
@@ -18,6 +20,14 @@ constexpr absl::Duration kServeNap = absl::Milliseconds(50);
 constexpr absl::Duration kWaitNap = absl::Milliseconds(2);
 // Empty polls before a waiter sleeps; sleeping costs two system calls.
 constexpr int kSpins = 100;
+
+// Whether a list of transports takes in one of the shared-memory transports.
+bool MayUse(const std::string& transports, const std::string& name) {
+  const std::vector<std::string> names = absl::StrSplit(transports, ',');
+  return transports.empty() || std::any_of(names.begin(), names.end(), [&](const std::string& t) {
+           return t == name || t == "mm" || t == "sm" || t == "shm" || t == "all";
+         });
+}
 
 }  // namespace
 
@@ -50,7 +60,14 @@ absl::Status UcxError(ucs_status_t status, const std::string& what) {
 
 absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(const std::string& transports,
                                                              const std::string& net_devices,
+                                                             bool peer_errors,
                                                              absl::Duration keepalive) {
+  if (peer_errors) {
+    // Off in UCX's own defaults; without it shared memory is left out of endpoints that handle
+    // errors. UCX takes these two from the environment alone; the user's own values stand.
+    if (MayUse(transports, "posix")) setenv("UCX_POSIX_ERROR_HANDLING", "y", /*overwrite=*/0);
+    if (MayUse(transports, "sysv")) setenv("UCX_SYSV_ERROR_HANDLING", "y", /*overwrite=*/0);
+  }
   ucp_config_t* config = nullptr;
   if (ucs_status_t s = ucp_config_read(nullptr, nullptr, &config); s != UCS_OK) {
     return UcxError(s, "reading UCX's configuration");

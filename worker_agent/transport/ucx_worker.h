@@ -25,9 +25,11 @@ absl::Status UcxError(ucs_status_t status, const std::string& what);
 class UcxWorker {
  public:
   // `transports`: as in UCX_TLS, e.g. "tcp,self"; empty: UCX's own choice, or the environment's.
-  // `net_devices`: as in UCX_NET_DEVICES; empty likewise.
+  // `net_devices`: as in UCX_NET_DEVICES; empty likewise. `peer_errors`: endpoints will handle
+  // errors; silent peers are then probed every `keepalive`.
   static absl::StatusOr<std::unique_ptr<UcxWorker>> Create(const std::string& transports,
                                                            const std::string& net_devices,
+                                                           bool peer_errors,
                                                            absl::Duration keepalive);
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;

@@ -46,6 +46,8 @@ class BlockRun {
 
  private:
   static void FiberMain();
+  // Not inlined: getcontext may not share a frame with objects that have destructors.
+  __attribute__((noinline)) static void Prepare(Fiber& fiber);
   void StartThreads(Fiber& fiber);
   void SetThread(unsigned thread) const { threadIdx = dim3(thread % block_.x, thread / block_.x); }
   void Resume(Fiber& fiber);
@@ -70,6 +72,14 @@ void BlockRun::FiberMain() {
   running->StartThreads(*running->fiber_);
   running->fiber_->thread = ~0u;
   setcontext(&running->scheduler_);
+}
+
+void BlockRun::Prepare(Fiber& fiber) {
+  getcontext(&fiber.context);
+  fiber.context.uc_stack.ss_sp = fiber.stack.get();
+  fiber.context.uc_stack.ss_size = kStackBytes;
+  fiber.thread = ~0u;
+  makecontext(&fiber.context, &BlockRun::FiberMain, 0);
 }
 
 void BlockRun::StartThreads(Fiber& fiber) {
@@ -146,11 +156,7 @@ void BlockRun::Run() {
       fiber = std::move(spare.back());
       spare.pop_back();
     }
-    getcontext(&fiber->context);
-    fiber->context.uc_stack.ss_sp = fiber->stack.get();
-    fiber->context.uc_stack.ss_size = kStackBytes;
-    fiber->thread = ~0u;
-    makecontext(&fiber->context, &BlockRun::FiberMain, 0);
+    Prepare(*fiber);
     Resume(*fiber);
     (fiber->thread == ~0u ? spare : waiting_).push_back(std::move(fiber));
   }

@@ -71,16 +71,10 @@ TEST(StreamRoutingTest, NamesWhatIsWrongWithARecord) {
       {"ids.top_k: expected 2, got 1", [](auto& r) { r.mutable_ids()->set_top_k(1); }},
       {"ids.ids: expected 12 bytes", [](auto& r) { r.mutable_ids()->mutable_ids()->pop_back(); }},
       {"ids.ids: expected 16 bytes", [](auto& r) { r.mutable_ids()->set_num_tokens(4); }},
-      {"ids.ids", [](auto& r) { r.mutable_ids()->set_num_tokens(4294967295U); }},
-      {"token 107, layer 2, choice 1: expert 8",
-       [](auto& r) { (*r.mutable_ids()->mutable_ids())[7] = 8; }},
-      {"token 107, layer 1, choice 1: expert 4 twice",
-       [](auto& r) { (*r.mutable_ids()->mutable_ids())[5] = 4; }},
-      {"1 of 2 ids are below zero",
-       [](auto& r) {
-         r.mutable_ids()->set_id_type(v1::ID_TYPE_INT8);
-         (*r.mutable_ids()->mutable_ids())[5] = '\xff';
-       }},
+      {"ids.ids", [](auto& r) { r.mutable_ids()->set_num_tokens(2147480000U); }},
+      {"tokens in a sequence", [](auto& r) { r.mutable_ids()->set_num_tokens(4294967295U); }},
+      {"token 107, layer 2", [](auto& r) { (*r.mutable_ids()->mutable_ids())[7] = 8; }},
+      {"token 107, layer 1", [](auto& r) { (*r.mutable_ids()->mutable_ids())[5] = 4; }},
       {"sequence_tokens: 108, but a piece reaches token 108",
        [](auto& r) { r.set_sequence_tokens(108); }},
       {"tokens in a sequence", [](auto& r) { r.set_token_offset(4294967295U); }},
@@ -96,8 +90,8 @@ TEST(StreamRoutingTest, NamesWhatIsWrongWithARecord) {
     EXPECT_THAT(status.error_message(), HasSubstr(bad.named));
   }
   // None of the messages' other records was kept.
-  EXPECT_THAT(planner.Status("demo").steps(), ::testing::Each(::testing::Property(
-                                                  &v1::StepStatus::tokens, ::testing::Eq(0))));
+  EXPECT_THAT(planner.Status("demo").steps(),
+              ::testing::Each(::testing::Property(&v1::StepStatus::tokens, ::testing::Eq(0))));
 }
 
 TEST(StreamRoutingTest, TellsWhenTheLayerAxisIsTheOtherOne) {
@@ -126,13 +120,8 @@ TEST(StreamRoutingTest, NamesCountsThatCannotBe) {
        [](auto& r) { r.mutable_counts()->add_counts(1); }},
       {"layer 2, expert 3: expected at most 2",
        [](auto& r) { r.mutable_counts()->set_counts(11, 3); }},
-      {"layer 1: expected 4 (token, choice) pairs",
+      {"layer 1: expected at most 4 (token, choice) pairs",
        [](auto& r) { r.mutable_counts()->set_counts(5, 1); }},
-      {"layer 1: expected 4 (token, choice) pairs",
-       [](auto& r) {
-         r.mutable_counts()->set_counts(5, 2);
-         r.mutable_counts()->set_counts(6, 2);
-       }},
   };
   for (const BadRecord& bad : kBadRecords) {
     v1::RoutingRecord record = good;
@@ -195,7 +184,7 @@ TEST(StreamRoutingTest, WarnsOfARecordWhoseRowsAreAlike) {
   v1::StreamRoutingResponse response;
   ASSERT_TRUE(planner.Send(Key("demo", 1), {Record("s", 0, ids)}, &response).ok());
   ASSERT_EQ(response.warnings_size(), 1);
-  EXPECT_THAT(response.warnings(0), HasSubstr("32 of 32 rows are identical"));
+  EXPECT_THAT(response.warnings(0), HasSubstr("over half of its 32 rows are identical"));
 }
 
 TEST(QuotaTest, NamesTheFlagForAMessageThatIsTooLarge) {
@@ -220,8 +209,8 @@ TEST(QuotaTest, NamesTheFlagForAMessageThatIsTooLarge) {
 // Sends records of new sequences until one is refused; its status.
 grpc::Status SendUntilRefused(TestPlanner& planner, const std::string& job, bool same_step) {
   for (uint32_t i = 0; i < 10000; ++i) {
-    const grpc::Status status = planner.Send(Key(job, same_step ? 1 : i),
-                                             {Record("s" + std::to_string(i), 0, kThreeRows)});
+    const grpc::Status status =
+        planner.Send(Key(job, same_step ? 1 : i), {Record("s" + std::to_string(i), 0, kThreeRows)});
     if (!status.ok()) return status;
   }
   return grpc::Status::OK;

@@ -104,8 +104,7 @@ grpc::Status TestPlanner::Send(const v1::StepKey& key,
   return Send(request, response);
 }
 
-grpc::Status TestPlanner::Plan(const v1::PlanStepRequest& request,
-                               v1::PlanStepResponse* response) {
+grpc::Status TestPlanner::Plan(const v1::PlanStepRequest& request, v1::PlanStepResponse* response) {
   grpc::ClientContext call;
   v1::PlanStepResponse unused;
   return stub_->PlanStep(&call, request, response == nullptr ? &unused : response);
