@@ -1,7 +1,7 @@
 // Where a kernel runs: on the calling thread, or on a CUDA stream.
 //
-//   RETURN_IF_ERROR(LoadHistogram(Executor::Cpu(), ids, ...));          // done when it returns
-//   RETURN_IF_ERROR(LoadHistogram(Executor::Cuda(stream), ids, ...));   // done when the stream is
+//   absl::Status status = LoadHistogram(Executor::Cpu(), ids, …);    // done when it returns
+//   status = LoadHistogram(Executor::Cuda(stream), device_ids, …);   // done when the stream is
 //
 // What holds of every call of this folder:
 // - All pointers are memory that the executor can reach: host memory for kCpu, device memory of the

@@ -2,10 +2,10 @@
 //
 //   std::vector<uint32_t> counts(layers * experts);
 //   IdReport report;
-//   RETURN_IF_ERROR(LoadHistogram(Executor::Cpu(),
-//                                 {.data = ids, .type = IdType::kU8, .tokens = tokens,
-//                                  .layers = 48, .top_k = 8},
-//                                 /*experts=*/128, counts.data(), &report));
+//   absl::Status status = LoadHistogram(
+//       Executor::Cpu(),
+//       {.data = ids, .type = IdType::kU8, .tokens = tokens, .layers = layers, .top_k = 8},
+//       experts, counts.data(), &report);
 #ifndef RELIBRA_KERNELS_LOAD_HISTOGRAM_H_
 #define RELIBRA_KERNELS_LOAD_HISTOGRAM_H_
 

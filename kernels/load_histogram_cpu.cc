@@ -2,7 +2,7 @@
 // and (2) an add that must wait for the store before it when neighbouring ids are equal.
 // (1) 8-bit ids index a table of 256 bins without any check, which are told apart at the end; wider
 //     ids are first clamped to 16-bit bins by a loop that the compiler turns into SIMD code.
-// (2) Rows of few ids alternate between four sets of tables.
+// (2) Where rows are short, neighbouring ids go to four different sets of tables.
 #include "kernels/load_histogram_cpu.h"
 
 #include <algorithm>
@@ -61,20 +61,35 @@ class Tables {
         layers_(ids.layers),
         top_k_(ids.top_k),
         sets_(ids.layers * ids.top_k < kShortRow ? kTableSets : 1),
-        bins_(static_cast<size_t>(sets_ * layers_ * width)) {}
-
-  // Counts `tokens` whole rows of bins. `first_token` only picks the set of tables.
-  template <typename Bin>
-  void Add(const Bin* bins, int64_t tokens, int64_t first_token) {
-    for (int64_t t = 0; t < tokens; ++t) {
-      AddLayers(bins + t * layers_ * top_k_, 0, layers_, first_token + t);
+        bins_(static_cast<size_t>(sets_ * layers_ * width)) {
+    if (sets_ == 1) return;
+    for (int64_t i = 0; i < layers_ * top_k_ * kTableSets; ++i) {
+      table_of_id_.push_back((i % kTableSets * layers_ + i / top_k_ % layers_) * width_);
     }
   }
 
-  // Counts the ids of layers [begin, end) of one token.
+  // Counts `tokens` whole rows of bins.
   template <typename Bin>
-  void AddLayers(const Bin* bins, int64_t begin, int64_t end, int64_t token) {
-    uint32_t* table = bins_.data() + (token % sets_ * layers_ + begin) * width_;
+  void Add(const Bin* bins, int64_t tokens) {
+    if (sets_ == 1) {
+      for (int64_t t = 0; t < tokens; ++t) AddLayers(bins + t * layers_ * top_k_, 0, layers_);
+      return;
+    }
+    // Four rows at a time, each id in the next set of tables.
+    const auto pattern = static_cast<int64_t>(table_of_id_.size());
+    const int64_t count = tokens * layers_ * top_k_;
+    for (int64_t begin = 0; begin < count; begin += pattern) {
+      const int64_t length = std::min(pattern, count - begin);
+      for (int64_t i = 0; i < length; ++i) {
+        ++bins_[static_cast<size_t>(table_of_id_[static_cast<size_t>(i)] + bins[begin + i])];
+      }
+    }
+  }
+
+  // Counts the ids of layers [begin, end) of one token, in the first set of tables.
+  template <typename Bin>
+  void AddLayers(const Bin* bins, int64_t begin, int64_t end) {
+    uint32_t* table = bins_.data() + begin * width_;
     if (top_k_ == 8) {  // the common case, for the compiler to unroll
       for (int64_t l = begin; l < end; ++l, table += width_, bins += 8) {
         for (int k = 0; k < 8; ++k) ++table[bins[k]];
@@ -100,6 +115,7 @@ class Tables {
   int64_t top_k_;
   int64_t sets_;
   std::vector<uint32_t> bins_;
+  std::vector<int64_t> table_of_id_;  // for four short rows: where the table of each id begins
 };
 
 // Ids of 8 bits are bins already; `Id` gives them their sign back.
@@ -107,7 +123,7 @@ template <typename Id>
 void CountNarrow(const RoutedIds& ids, int64_t experts, uint32_t* counts, uint64_t* invalid) {
   constexpr int64_t kBins = 256;
   Tables tables(ids, kBins);
-  tables.Add(static_cast<const uint8_t*>(ids.data), ids.tokens, 0);
+  tables.Add(static_cast<const uint8_t*>(ids.data), ids.tokens);
   for (int64_t l = 0; l < ids.layers; ++l) {
     for (int64_t bin = 0; bin < kBins; ++bin) {
       const int64_t expert = ClassifyId(static_cast<Id>(bin), experts);
@@ -135,7 +151,7 @@ void CountWide(const RoutedIds& ids, int64_t experts, uint32_t* counts, uint64_t
     for (int64_t t = 0; t < ids.tokens; t += block_tokens) {
       const int64_t tokens = std::min(block_tokens, ids.tokens - t);
       clamp(data + t * row, tokens * row, experts, bins.data());
-      tables.Add(bins.data(), tokens, t);
+      tables.Add(bins.data(), tokens);
     }
   } else {
     const int64_t block_layers = kBlockIds / ids.top_k;
@@ -143,7 +159,7 @@ void CountWide(const RoutedIds& ids, int64_t experts, uint32_t* counts, uint64_t
       for (int64_t l = 0; l < ids.layers; l += block_layers) {
         const int64_t end = std::min(l + block_layers, ids.layers);
         clamp(data + t * row + l * ids.top_k, (end - l) * ids.top_k, experts, bins.data());
-        tables.AddLayers(bins.data(), l, end, t);
+        tables.AddLayers(bins.data(), l, end);
       }
     }
   }

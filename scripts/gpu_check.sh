@@ -46,7 +46,13 @@ cmake --preset release -DRELIBRA_CUDA=ON >/dev/null
 cmake --build --preset release --target kernels_gpu_test kernels_gpu_benchmark
 
 echo "== tests on the GPU"
-"$bin/kernels_gpu_test" --gtest_brief=1
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+"$bin/kernels_gpu_test" --gtest_brief=1 | tee "$log"
+if reason=$(grep -m 1 -o 'no GPU: .*' "$log"); then # a device, but no driver for this toolkit
+  echo "$reason"
+  exit "$no_gpu"
+fi
 
 # Exit status 86 is a finding; any other failure of the first, smallest run means that the tool itself
 # does not work here (a container without the rights, a driver that is too new).

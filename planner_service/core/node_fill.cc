@@ -158,10 +158,14 @@ bool NodeFill::FillSets(int64_t target, absl::Span<const int> ranks) {
     }
   }
   const size_t before = copies_.size();
-  for (Choice choice : {Choice::kBestFit, Choice::kAlias}) {
-    if (FillBy(choice, target, ranks)) return true;
-    UndoTo(before);
-  }
+  // Alias filling never needs more than one copy a rank less one.
+  if (FillBy(Choice::kBestFit, target, ranks) && copies_.size() - before < ranks.size())
+    return true;
+  UndoTo(before);
+  if (FillBy(Choice::kAlias, target, ranks)) return true;
+  UndoTo(before);
+  if (FillBy(Choice::kBestFit, target, ranks)) return true;
+  UndoTo(before);
   return false;
 }
 

@@ -12,6 +12,7 @@
 #include "planner_service/core/plan.h"
 #include "planner_service/server/job.h"
 #include "planner_service/server/memory_account.h"
+#include "planner_service/server/split_cache.h"
 #include "relibra/v1/agent.pb.h"
 #include "relibra/v1/plan.pb.h"
 #include "relibra/v1/routing.pb.h"
@@ -62,6 +63,8 @@ struct PlannedPass {
   // Homes before the step. The plan that moved them may turn out not to have been applied.
   std::shared_ptr<const Placement> homes_before;
   MemoryCharge charge;  // for the plan
+  // Guards itself; the splits follow from plan and loads.
+  std::unique_ptr<SplitCache> splits = std::make_unique<SplitCache>();
 
   const EpGroup& group() const { return job->groups[key.group]; }
 };

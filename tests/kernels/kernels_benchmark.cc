@@ -22,23 +22,23 @@ namespace {
 template <typename T>
 class Buffer {
  public:
-  explicit Buffer(size_t count) : bytes_(count * sizeof(T) + 256), count_(count) {}
-  T* data() {
-    const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
-    return reinterpret_cast<T*>((address + 255) / 256 * 256);
-  }
+  explicit Buffer(size_t count) : blocks_((count * sizeof(T) + 255) / 256), count_(count) {}
+  T* data() { return reinterpret_cast<T*>(blocks_.data()); }
   size_t size() const { return count_; }
 
  private:
-  std::vector<uint8_t> bytes_;
+  struct alignas(256) Block {
+    uint8_t bytes[256];
+  };
+  std::vector<Block> blocks_;
   size_t count_;
 };
 
 // Ids with the skew that routers show: expert e is drawn as often as 1 / (e + 8).
 template <typename Id>
 std::vector<Id> SkewedIds(size_t count, int experts) {
-  std::vector<double> weights;
-  for (int e = 0; e < experts; ++e) weights.push_back(1.0 / (e + 8));
+  std::vector<double> weights(static_cast<size_t>(experts));
+  for (int e = 0; e < experts; ++e) weights[static_cast<size_t>(e)] = 1.0 / (e + 8);
   std::discrete_distribution<int> draw(weights.begin(), weights.end());
   std::mt19937_64 random(1);
   std::vector<Id> ids(count);

@@ -23,13 +23,20 @@ done
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-for file in "$@"; do
-  "$nvcc" -I"$source_dir" -O3 -DNDEBUG -std=c++20 -Xcompiler=-fPIC "${options[@]}" "${codes[@]}" \
-    -Xptxas=-v -x cu -c "$file" -o "$work/kernel.o" >>"$work/log" 2>&1 || {
-    cat "$work/log"
-    exit 1
+export nvcc source_dir work
+compile() { # FILE OPTION...: ptxas's report into a log of its own
+  local file=$1
+  shift
+  "$nvcc" -I"$source_dir" -O3 -DNDEBUG -std=c++20 -Xcompiler=-fPIC "$@" -Xptxas=-v -x cu -c "$file" \
+    -o "$work/$(basename "$file").o" >"$work/$(basename "$file").log" 2>&1 || {
+    cat "$work/$(basename "$file").log"
+    return 1
   }
-done
+}
+export -f compile
+# A file a processor at a time; xargs fails when a compilation does.
+printf '%s\0' "$@" |
+  xargs -0 -P "$(nproc)" -I{} bash -c 'compile "$@"' compile {} "${options[@]}" "${codes[@]}"
 
 awk '
   /Compiling entry function/ { split($0, quoted, "\x27"); name = quoted[2]; gpu = quoted[4] }
@@ -46,4 +53,4 @@ awk '
     for (kernel in bad) { printf "FAILED %s: %s\n", kernel, bad[kernel]; failed = 1 }
     if (gpus != expected) { printf "FAILED found kernels for %d of %d GPUs\n", gpus, expected; failed = 1 }
     exit failed
-  }' expected="${#architectures[@]}" "$work/log"
+  }' expected="${#architectures[@]}" "$work"/*.log

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <functional>
 
+// NOLINTBEGIN(bugprone-reserved-identifier): CUDA's names
 #define __global__
 #define __device__
 #define __shared__ static  // blocks run one after another; what one leaves, the next one finds
@@ -37,8 +38,8 @@ struct dim3 {
   unsigned x;
   unsigned y;
   unsigned z;
-  // Implicit, as CUDA's is.
-  constexpr dim3(unsigned x_size = 1, unsigned y_size = 1, unsigned z_size = 1)  // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor): implicit, as CUDA's is
+  constexpr dim3(unsigned x_size = 1, unsigned y_size = 1, unsigned z_size = 1)
       : x(x_size), y(y_size), z(z_size) {}
 };
 
@@ -121,6 +122,8 @@ T __shfl_down_sync(unsigned /*mask*/, T value, int delta) {
   memcpy(&value, &bits, sizeof(value));
   return value;
 }
+
+// NOLINTEND(bugprone-reserved-identifier)
 
 using std::min;
 
