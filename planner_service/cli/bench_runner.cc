@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -24,7 +25,7 @@ double MillisecondsSince(Clock::time_point start) {
 }
 
 absl::StatusOr<Batch> MakeBatch(const BenchInstance& instance, const Skew& skew,
-                                const Topology& topology, uint64_t seed,
+                                const Topology& topology, uint64_t seed, uint64_t number,
                                 const ThreadPool& threads) {
   if (absl::Status s = Validate(topology, instance.experts); !s.ok()) return s;
   GeneratorOptions options;
@@ -35,6 +36,7 @@ absl::StatusOr<Batch> MakeBatch(const BenchInstance& instance, const Skew& skew,
   options.top_k = instance.top_k;
   options.tokens_per_bin = instance.tokens_per_rank;
   options.seed = seed;
+  options.batch = number;
   skew.ApplyTo(options);
   absl::StatusOr<CountTrace> trace = GenerateCounts(options, threads);
   if (!trace.ok()) return trace.status();
@@ -82,6 +84,12 @@ struct TimedPlan {
 absl::StatusOr<TimedPlan> PlanTimed(const BenchPolicy& policy, const Batch& batch,
                                     const Topology& topology, int repeats,
                                     const ThreadPool& threads) {
+  PlanOptions options = policy.options;
+  if (policy.move_share) {
+    const LoadShape& shape = batch.trace.loads.shape();
+    options.max_moves =
+        std::llround(*policy.move_share * shape.layers * static_cast<double>(shape.experts));
+  }
   const Policy kind = policy.kind == BenchPolicy::Kind::kNone   ? Policy::kNone
                       : policy.kind == BenchPolicy::Kind::kEplb ? Policy::kEplb
                                                                 : Policy::kRelibra;
@@ -92,7 +100,7 @@ absl::StatusOr<TimedPlan> PlanTimed(const BenchPolicy& policy, const Batch& batc
     ResetPeakMemory();
     const int64_t before = PeakMemoryBytes();
     absl::StatusOr<Plan> plan =
-        PlanBatch(kind, batch, topology, policy.options, /*must_apply=*/false, threads);
+        PlanBatch(kind, batch, topology, options, /*must_apply=*/false, threads);
     if (!plan.ok()) return plan.status();
     timed.plan_bytes = std::max(timed.plan_bytes, PeakMemoryBytes() - before);
     timed.plan = *std::move(plan);
@@ -117,6 +125,9 @@ absl::Status AddToRow(const BenchPolicy& policy, const Batch& batch, const Topol
   if (ours) row.bound += summary.lower_bound;
   row.copies_per_node += static_cast<double>(summary.replicas) /
                          (static_cast<double>(shape.layers) * shape.micro_batches * topology.nodes);
+  if (summary.replicas > 0) {
+    row.kept_share += static_cast<double>(summary.replicas_kept) / summary.replicas;
+  }
   row.moves += static_cast<double>(summary.moves) / shape.layers;
   row.bridges += static_cast<double>(summary.bridges) / shape.layers;
   row.milliseconds += timed->milliseconds;
@@ -124,9 +135,23 @@ absl::Status AddToRow(const BenchPolicy& policy, const Batch& batch, const Topol
   return absl::OkStatus();
 }
 
+// The next batch of the same job, with the homes that `before` is planned with.
+absl::StatusOr<Batch> NextBatch(const BenchInstance& instance, const Skew& skew,
+                                const Topology& topology, uint64_t seed, const Batch& before,
+                                const PlanOptions& options, const ThreadPool& threads) {
+  const absl::StatusOr<Plan> plan =
+      PlanBatch(Policy::kRelibra, before, topology, options, /*must_apply=*/false, threads);
+  if (!plan.ok()) return plan.status();
+  absl::StatusOr<Batch> next = MakeBatch(instance, skew, topology, seed, 1, threads);
+  if (!next.ok()) return next;
+  for (size_t l = 0; l < plan->layers.size(); ++l) next->current[l] = plan->layers[l].home_rank;
+  return next;
+}
+
 // Times are of all EP groups together.
 void SumsToMeans(int seeds, int ep_groups, BenchRow& row) {
-  for (double* sum : {&row.imbalance, &row.bound, &row.copies_per_node, &row.moves, &row.bridges}) {
+  for (double* sum : {&row.imbalance, &row.bound, &row.copies_per_node, &row.kept_share, &row.moves,
+                      &row.bridges}) {
     *sum /= static_cast<double>(seeds) * ep_groups;
   }
   row.milliseconds /= seeds;
@@ -153,9 +178,10 @@ absl::StatusOr<std::vector<BenchRow>> RunInstance(
     const int seed = 1 + run / instance.ep_groups;
     const std::string what = absl::StrCat(instance.name, " ", skew_name, ", seed ", seed);
     say(absl::StrCat(what, ": generating"));
-    const absl::StatusOr<Batch> batch =
-        MakeBatch(instance, skew, topology, SeedOf(seed, run % instance.ep_groups), threads);
+    const uint64_t trace_seed = SeedOf(seed, run % instance.ep_groups);
+    const absl::StatusOr<Batch> batch = MakeBatch(instance, skew, topology, trace_seed, 0, threads);
     if (!batch.ok()) return batch.status();
+    absl::StatusOr<Batch> next = absl::NotFoundError("no policy asks for it");
     const auto weights = FirstMicroBatch(batch->trace.loads);
     const EplbShape eplb_shape = EplbShapeOf(topology, instance.experts);
     const absl::StatusOr<double> eplb_call_ms = TimeEplbCall(weights, eplb_shape);
@@ -168,7 +194,13 @@ absl::StatusOr<std::vector<BenchRow>> RunInstance(
     }
     for (size_t p = 0; p < policies.size(); ++p) {
       say(absl::StrCat(what, ": ", policies[p].name));
-      absl::Status status = AddToRow(policies[p], *batch, topology, setup, threads, rows[p]);
+      if (policies[p].move_share && !next.ok()) {
+        next =
+            NextBatch(instance, skew, topology, trace_seed, *batch, policies[p].options, threads);
+        if (!next.ok()) return next.status();
+      }
+      const Batch& planned = policies[p].move_share ? *next : *batch;
+      absl::Status status = AddToRow(policies[p], planned, topology, setup, threads, rows[p]);
       if (!status.ok()) return status;
       rows[p].eplb_call_ms += *eplb_call_ms;
       rows[p].load_bytes = static_cast<int64_t>(4 * batch->trace.loads.counts().size());
