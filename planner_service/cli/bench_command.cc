@@ -140,7 +140,8 @@ void PrintTable(const BenchFlags& flags, const ThreadPool& threads,
             << absl::StrFormat(
                    "Means over %d seeds; R = %d, %d threads. ms: planning the whole batch, all "
                    "layers and "
-                   "micro-batches%s.\nplan MB: what planning adds to the process; peak/loads: that "
+                   "micro-batches, splits included%s.\nplan MB: what planning adds to the process; "
+                   "peak/loads: that "
                    "and the "
                    "loads over the loads.\neplb call: one EPLB call for the loads of one "
                    "micro-batch, all "
