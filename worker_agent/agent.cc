@@ -9,25 +9,75 @@
 
 namespace relibra::agent {
 
-Agent::Agent(const AgentOptions& options, transport::Transport& transport, PlanSource& plans,
-             std::unique_ptr<ExpertStore> store, const Placement& placement,
-             std::unique_ptr<PeerMemory> peers)
-    : options_(options),
-      transport_(transport),
-      plans_(plans),
-      store_(std::move(store)),
-      placement_(placement),
-      peers_(std::move(peers)),
-      mover_(transport, *store_, *peers_),
-      replicas_(transport, *store_, *peers_) {}
-
 absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(
     const AgentOptions& options, transport::Transport& transport, PlanSource& plans,
     std::unique_ptr<ExpertStore> store, const Placement& placement, absl::Time deadline) {
-  auto peers = PeerMemory::Exchange(transport, *store, options.chunk_bytes, deadline);
+  auto agent = std::unique_ptr<Agent>(new Agent(options, plans, std::move(store), placement));
+  if (absl::Status s = agent->Form(transport, deadline); !s.ok()) return s;
+  return agent;
+}
+
+absl::Status Agent::Form(transport::Transport& transport, absl::Time deadline) {
+  auto peers = PeerMemory::Exchange(transport, *store_, options_.chunk_bytes, deadline);
   if (!peers.ok()) return peers.status();
-  return std::unique_ptr<Agent>(
-      new Agent(options, transport, plans, std::move(store), placement, *std::move(peers)));
+  transport_ = &transport;
+  peers_ = *std::move(peers);
+  mover_ = std::make_unique<HomeMover>(transport, *store_, *peers_);
+  replicas_ = std::make_unique<ReplicaExchange>(transport, *store_, *peers_);
+  return Settle(deadline);
+}
+
+// Why this is right: a rank has new homes only if it passed `confirm`, so every rank had passed
+// `ready` and is in doubt or has new homes too. A rank that is not in doubt and has old homes did
+// not pass `ready`, so none passed `confirm`, and every rank still has its old homes. Without
+// either kind all are in doubt, hold both, and take the new ones.
+absl::Status Agent::Settle(absl::Time deadline) {
+  const uint64_t now = placement_.Fingerprint();
+  const uint64_t next = in_doubt_ ? in_doubt_->next.Fingerprint() : now;
+  const uint64_t mine[] = {now, next, epoch_};
+  auto all = transport_->AllGather(mine, deadline);
+  if (!all.ok()) return all.status();
+  bool others_have_old = false;
+  for (int r = 0; r < transport_->size(); ++r) {
+    const uint64_t* theirs = all->data() + static_cast<ptrdiff_t>(r) * 3;
+    others_have_old |= theirs[0] == theirs[1] && theirs[0] == now && now != next;
+    epoch_ = std::max(epoch_, theirs[2]);
+  }
+  if (in_doubt_ && !others_have_old) Install(*in_doubt_);
+  in_doubt_.reset();
+
+  const uint64_t settled = placement_.Fingerprint();
+  all = transport_->AllGather({&settled, 1}, deadline);
+  if (!all.ok()) return all.status();
+  for (int r = 0; r < transport_->size(); ++r) {
+    if ((*all)[r] != settled) {
+      return absl::FailedPreconditionError(absl::StrCat("rank ", r, " has other homes than rank ",
+                                                        transport_->rank(),
+                                                        ": no group can be formed"));
+    }
+  }
+  broken_ = absl::OkStatus();
+  in_step_ = false;
+  return absl::OkStatus();
+}
+
+void Agent::Leave() {
+  if (broken_.ok()) broken_ = absl::FailedPreconditionError("this rank has left the group");
+  plan_ = nullptr;
+  replicas_.reset();
+  mover_.reset();
+  peers_.reset();
+  transport_ = nullptr;
+}
+
+absl::Status Agent::Rejoin(transport::Transport& transport, absl::Time deadline) {
+  Leave();
+  return Form(transport, deadline);
+}
+
+void Agent::Install(const Switch& decided) {
+  mover_->Install(decided.transfers);
+  placement_ = decided.next;
 }
 
 absl::Status Agent::Broken(const absl::Status& status) {
@@ -50,10 +100,10 @@ absl::StatusOr<Agent::Proposal> Agent::Propose(const StepId& id) {
   // earlier plan was applied.
   Proposal proposal{*std::move(plan), *std::move(next), {}};
   proposal.transfers = TransfersOf(placement_, proposal.next, *proposal.plan, store_->shape());
-  const uint64_t spare = mover_.Incoming(proposal.transfers) * store_->MovingBytes();
+  const uint64_t spare = mover_->Incoming(proposal.transfers) * store_->MovingBytes();
   if (spare > options_.max_spare_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "the plan brings ", mover_.Incoming(proposal.transfers), " experts, which takes ", spare,
+        "the plan brings ", mover_->Incoming(proposal.transfers), " experts, which takes ", spare,
         " bytes of spare memory, allowed are ", options_.max_spare_bytes));
   }
   return proposal;
@@ -67,37 +117,39 @@ absl::StatusOr<std::string> Agent::AgreeAndSwitch(const absl::StatusOr<Proposal>
                 .placement = placement_.Fingerprint()};
   // The offer is also the barrier after which every rank's homes are at rest.
   const absl::Time offered = absl::Now();
-  absl::StatusOr<Verdict> verdict = Vote(transport_, ballot, offered + options_.group_timeout);
+  absl::StatusOr<Verdict> verdict = Vote(*transport_, ballot, offered + options_.group_timeout);
   if (!verdict.ok()) return verdict.status();
   report_.set_agree_seconds(absl::ToDoubleSeconds(absl::Now() - offered));
   if (!have_plan) {
-    return absl::StrCat("rank ", transport_.rank(), ": ", proposal.status().message());
+    return absl::StrCat("rank ", transport_->rank(), ": ", proposal.status().message());
   }
   if (!verdict->agreed) return verdict->reason;
 
   const absl::Time start = absl::Now();
   const absl::Time move_deadline = start + options_.move_timeout;
-  const absl::Status brought = mover_.Bring(proposal->transfers, epoch_, move_deadline);
+  const absl::Status brought = mover_->Bring(proposal->transfers, epoch_, move_deadline);
   report_.set_move_seconds(absl::ToDoubleSeconds(absl::Now() - start));
-  report_.set_moved_bytes(mover_.brought_bytes());
+  report_.set_moved_bytes(mover_->brought_bytes());
 
   // A rank that failed at once votes now; the others may take until their move deadline.
   const absl::Time vote_deadline = move_deadline + options_.exchange_timeout;
   ballot.round = Round::kReady;
   ballot.yes = brought.ok();
-  verdict = Vote(transport_, ballot, vote_deadline);
+  verdict = Vote(*transport_, ballot, vote_deadline);
   if (!verdict.ok()) return verdict.status();
-  if (!brought.ok()) return absl::StrCat("rank ", transport_.rank(), ": ", brought.message());
+  if (!brought.ok()) return absl::StrCat("rank ", transport_->rank(), ": ", brought.message());
   if (!verdict->agreed) return verdict->reason;
 
+  in_doubt_ = Switch{proposal->next, proposal->transfers};
   ballot.round = Round::kConfirm;
-  verdict = Vote(transport_, ballot, vote_deadline + options_.exchange_timeout);
+  verdict = Vote(*transport_, ballot, vote_deadline + options_.exchange_timeout);
   if (!verdict.ok()) return verdict.status();
   if (!verdict->agreed) return absl::InternalError(verdict->reason);
-  mover_.Install(proposal->transfers);
-  placement_ = proposal->next;
+  Install(*in_doubt_);
+  in_doubt_.reset();
   // Peers fetch replicas from the new homes without asking: all of them must be in place.
-  if (absl::Status s = transport_.Barrier(vote_deadline + 2 * options_.exchange_timeout); !s.ok()) {
+  if (absl::Status s = transport_->Barrier(vote_deadline + 2 * options_.exchange_timeout);
+      !s.ok()) {
     return s;
   }
   return std::string();
@@ -114,7 +166,7 @@ absl::StatusOr<StepStart> Agent::BeginStep(const StepId& id) {
   report_.set_step(id.step);
   report_.set_policy_version(id.policy_version);
   report_.set_pass(id.pass);
-  report_.set_rank(transport_.rank());
+  report_.set_rank(transport_->rank());
 
   const absl::StatusOr<Proposal> proposal = Propose(id);
   absl::StatusOr<std::string> kept = AgreeAndSwitch(proposal);
@@ -129,36 +181,36 @@ absl::StatusOr<StepStart> Agent::BeginStep(const StepId& id) {
     start.micro_batches = static_cast<int>(plan_->layers[0].micro_batches.size());
     for (const Transfer& t : proposal->transfers) {
       (t.bridge ? start.bridges : start.moves) += 1;
-      if (!t.bridge && t.to_rank == transport_.rank()) ++start.moves_in;
+      if (!t.bridge && t.to_rank == transport_->rank()) ++start.moves_in;
     }
-    start.brought_bytes = mover_.brought_bytes();
+    start.brought_bytes = mover_->brought_bytes();
   }
   report_.set_outcome(start.applied ? v1::STEP_OUTCOME_APPLIED : v1::STEP_OUTCOME_KEPT_OLD);
   report_.set_reason(start.reason);
-  replicas_.BeginStep(plan_.get(), &placement_, epoch_);
+  replicas_->BeginStep(plan_.get(), &placement_, epoch_);
   in_step_ = true;
   return start;
 }
 
 absl::Status Agent::Prefetch(int layer, int micro_batch) {
   if (!in_step_) return absl::FailedPreconditionError("no step has begun");
-  return replicas_.Prefetch(layer, micro_batch);
+  return replicas_->Prefetch(layer, micro_batch);
 }
 
 absl::Status Agent::Wait(int layer, int micro_batch) {
   const absl::Status s =
-      replicas_.Wait(layer, micro_batch, absl::Now() + options_.exchange_timeout);
+      replicas_->Wait(layer, micro_batch, absl::Now() + options_.exchange_timeout);
   return s.ok() || absl::IsFailedPrecondition(s) ? s : Broken(s);
 }
 
 absl::Status Agent::ReduceGradients(int layer, int micro_batch) {
   const absl::Status s =
-      replicas_.ReduceGradients(layer, micro_batch, absl::Now() + options_.exchange_timeout);
+      replicas_->ReduceGradients(layer, micro_batch, absl::Now() + options_.exchange_timeout);
   return s.ok() || absl::IsFailedPrecondition(s) ? s : Broken(s);
 }
 
 absl::Status Agent::Release(int layer, int micro_batch) {
-  return replicas_.Release(layer, micro_batch);
+  return replicas_->Release(layer, micro_batch);
 }
 
 Instances Agent::InstancesAt(int layer, int micro_batch) const {
@@ -179,13 +231,13 @@ absl::StatusOr<DispatchMap> Agent::Map(int layer, int micro_batch, const LayerId
 
 absl::Status Agent::EndStep(const StepEnd& end) {
   if (!in_step_) return absl::FailedPreconditionError("no step has begun");
-  absl::Status s = replicas_.EndStep(end.with_gradients, absl::Now() + options_.exchange_timeout);
+  absl::Status s = replicas_->EndStep(end.with_gradients, absl::Now() + options_.exchange_timeout);
   if (absl::IsFailedPrecondition(s)) return s;
   // Until every rank is here, some may still read homes of this one.
-  if (s.ok()) s = transport_.Barrier(absl::Now() + options_.group_timeout);
+  if (s.ok()) s = transport_->Barrier(absl::Now() + options_.group_timeout);
   if (!s.ok()) return Broken(s);
   in_step_ = false;
-  const ReplicaExchange::Traffic& traffic = replicas_.traffic();
+  const ReplicaExchange::Traffic& traffic = replicas_->traffic();
   report_.set_replica_bytes(traffic.fetched_bytes);
   report_.set_gradient_bytes(traffic.gradient_bytes);
   report_.set_replica_seconds(absl::ToDoubleSeconds(traffic.waited));

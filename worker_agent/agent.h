@@ -18,14 +18,16 @@
 // Errors. UNAVAILABLE and DEADLINE_EXCEEDED: a rank is gone or late; FAILED_PRECONDITION: calls in
 // the wrong order. After an error of BeginStep or EndStep, or of a transfer, the group is broken:
 // every further step is refused, this rank's experts stay where and as they are (see placement()),
-// and the group has to be formed anew. A plan that cannot be applied is no error: the step runs on
-// the old placement, and StepStart says why.
+// and the group has to be formed anew (Leave, Rejoin). A plan that cannot be applied is no error:
+// the step runs on the old placement, and StepStart says why.
 #ifndef RELIBRA_WORKER_AGENT_AGENT_H_
 #define RELIBRA_WORKER_AGENT_AGENT_H_
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -90,6 +92,16 @@ class Agent {
       const AgentOptions& options, transport::Transport& transport, PlanSource& plans,
       std::unique_ptr<ExpertStore> store, const Placement& placement, absl::Time deadline);
 
+  // After the group broke: lets go of the transport, which may then be destroyed.
+  void Leave();
+  // Forms the group anew over another transport, which every rank of it does at the same point (a
+  // rank that was replaced calls Create). A rank that was in doubt whether the group had switched
+  // learns it from the others: afterwards all have the same homes, and none is lost.
+  absl::Status Rejoin(transport::Transport& transport, absl::Time deadline);
+  // True when the group broke after this rank knew that all were ready to switch, and before it
+  // knew that all knew. It then holds its old homes and, in spare memory, the new ones.
+  bool in_doubt() const { return in_doubt_.has_value(); }
+
   // Waits for the step's plan, moves homes and fetches bridges, agrees with the group and switches;
   // or keeps the placement.
   absl::StatusOr<StepStart> BeginStep(const StepId& id);
@@ -116,9 +128,9 @@ class Agent {
   const v1::StepReport& report() const { return report_; }
 
  private:
-  Agent(const AgentOptions& options, transport::Transport& transport, PlanSource& plans,
-        std::unique_ptr<ExpertStore> store, const Placement& placement,
-        std::unique_ptr<PeerMemory> peers);
+  Agent(const AgentOptions& options, PlanSource& plans, std::unique_ptr<ExpertStore> store,
+        const Placement& placement)
+      : options_(options), plans_(plans), store_(std::move(store)), placement_(placement) {}
 
   // The plan and what it asks for, or why this rank cannot follow it.
   struct Proposal {
@@ -126,6 +138,15 @@ class Agent {
     Placement next;
     std::vector<Transfer> transfers;
   };
+  // A switch that this rank knows all to be ready for.
+  struct Switch {
+    Placement next;
+    std::vector<Transfer> transfers;
+  };
+  // Exchanges memory handles and settles who is home to what.
+  absl::Status Form(transport::Transport& transport, absl::Time deadline);
+  absl::Status Settle(absl::Time deadline);
+  void Install(const Switch& decided);
   absl::StatusOr<Proposal> Propose(const StepId& id);
   // The three rounds. OK and a reason: the placement is kept.
   absl::StatusOr<std::string> AgreeAndSwitch(const absl::StatusOr<Proposal>& proposal);
@@ -133,13 +154,15 @@ class Agent {
   void Report(v1::StepOutcome outcome, const std::string& reason);
 
   const AgentOptions options_;
-  transport::Transport& transport_;
   PlanSource& plans_;
   std::unique_ptr<ExpertStore> store_;
   Placement placement_;
+  std::optional<Switch> in_doubt_;
+  // Of the group as it is formed now; null between Leave and Rejoin.
+  transport::Transport* transport_ = nullptr;
   std::unique_ptr<PeerMemory> peers_;
-  HomeMover mover_;
-  ReplicaExchange replicas_;
+  std::unique_ptr<HomeMover> mover_;
+  std::unique_ptr<ReplicaExchange> replicas_;
   std::shared_ptr<const Plan> plan_;
   uint64_t epoch_ = 0;
   bool in_step_ = false;

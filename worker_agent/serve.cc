@@ -2,10 +2,8 @@
 
 #include <grpcpp/grpcpp.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <vector>
 
@@ -14,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "worker_agent/backoff.h"
 #include "worker_agent/planner_client.h"
+#include "worker_agent/session.h"
 #include "worker_agent/transport/ucx.h"
 
 namespace relibra::agent {
@@ -114,30 +113,15 @@ absl::Status Serve(const ServeOptions& options, const std::atomic<bool>& stop) {
                                      .net_devices = options.net_devices,
                                      .peer_error_handling = options.peer_error_handling});
   if (!transport.ok()) return transport.status();
-  PlannerClient planner({.planner = options.planner,
-                         .job = options.job,
-                         .ep_group = options.ep_group,
-                         .rank = options.rank,
-                         .shape = *shape});
-  v1::AgentInfo self;
-  self.set_job(options.job);
-  self.set_ep_group(options.ep_group);
-  self.set_rank(options.rank);
-  std::array<char, 256> host = {};
-  gethostname(host.data(), host.size() - 1);
-  self.set_host(host.data());
-  self.set_transport((*transport)->name());
-  self.set_transport_address((*transport)->LocalAddress());
-  self.set_incarnation(absl::ToUnixNanos(absl::Now()));
-  auto members = planner.JoinGroup(self, deadline);
-  if (!members.ok()) return members.status();
-  std::vector<std::string> addresses;
-  for (const v1::AgentInfo& member : *members) addresses.push_back(member.transport_address());
-  if (absl::Status s = (*transport)->Connect(addresses, deadline); !s.ok()) return s;
-  auto agent = Agent::Create(options.agent, **transport, planner, *std::move(store),
-                             Placement::Linear(*shape), deadline);
-  if (!agent.ok()) return agent.status();
-  planner.Watch(options.from_step);
+  const PlannerClientOptions group{.planner = options.planner,
+                                   .job = options.job,
+                                   .ep_group = options.ep_group,
+                                   .rank = options.rank,
+                                   .shape = *shape};
+  auto session = Session::Join(group, std::make_unique<PlannerClient>(group), *std::move(transport),
+                               *std::move(store), Placement::Linear(*shape), options.agent,
+                               options.from_step, deadline);
+  if (!session.ok()) return session.status();
   spdlog::info("rank {} of {} of job '{}' follows plans from step {}", options.rank, shape->ranks(),
                options.job, options.from_step);
 
@@ -145,7 +129,7 @@ absl::Status Serve(const ServeOptions& options, const std::atomic<bool>& stop) {
   uint32_t followed = 0;
   while (!stop && (options.steps == 0 || followed < options.steps)) {
     bool applied = false;
-    if (absl::Status s = FollowStep(**agent, id, applied); !s.ok()) return s;
+    if (absl::Status s = FollowStep((*session)->agent(), id, applied); !s.ok()) return s;
     if (!applied) continue;
     ++id.step;
     ++followed;

@@ -24,7 +24,9 @@ double MillisecondsSince(Clock::time_point start) {
 }
 
 absl::StatusOr<Batch> MakeBatch(const BenchInstance& instance, const Skew& skew,
-                                const Topology& topology, int seed, const ThreadPool& threads) {
+                                const Topology& topology, uint64_t seed,
+                                const ThreadPool& threads) {
+  if (absl::Status s = Validate(topology, instance.experts); !s.ok()) return s;
   GeneratorOptions options;
   options.num_ranks = topology.num_ranks();
   options.micro_batches = instance.micro_batches;
@@ -74,7 +76,7 @@ absl::StatusOr<double> TimeEplbCall(const std::vector<std::vector<float>>& weigh
 struct TimedPlan {
   Plan plan;
   double milliseconds = 0;
-  int64_t peak_bytes = 0;
+  int64_t plan_bytes = 0;
 };
 
 absl::StatusOr<TimedPlan> PlanTimed(const BenchPolicy& policy, const Batch& batch,
@@ -86,12 +88,13 @@ absl::StatusOr<TimedPlan> PlanTimed(const BenchPolicy& policy, const Batch& batc
   TimedPlan timed;
   timed.milliseconds = std::numeric_limits<double>::infinity();
   for (int repeat = 0; repeat < repeats; ++repeat) {
-    timed.plan = Plan();  // so that the peak holds one plan
+    timed.plan = Plan();  // so that memory holds one plan at a time
     ResetPeakMemory();
+    const int64_t before = PeakMemoryBytes();
     absl::StatusOr<Plan> plan =
         PlanBatch(kind, batch, topology, policy.options, /*must_apply=*/false, threads);
     if (!plan.ok()) return plan.status();
-    timed.peak_bytes = std::max(timed.peak_bytes, PeakMemoryBytes());
+    timed.plan_bytes = std::max(timed.plan_bytes, PeakMemoryBytes() - before);
     timed.plan = *std::move(plan);
     // A baseline's own figure leaves out the work of summing up its effects.
     timed.milliseconds = std::min(timed.milliseconds, 1e3 * timed.plan.summary.plan_seconds);
@@ -117,15 +120,22 @@ absl::Status AddToRow(const BenchPolicy& policy, const Batch& batch, const Topol
   row.moves += static_cast<double>(summary.moves) / shape.layers;
   row.bridges += static_cast<double>(summary.bridges) / shape.layers;
   row.milliseconds += timed->milliseconds;
-  row.peak_bytes = std::max(row.peak_bytes, timed->peak_bytes);
+  row.plan_bytes = std::max(row.plan_bytes, timed->plan_bytes);
   return absl::OkStatus();
 }
 
-void DivideBy(double seeds, BenchRow& row) {
-  for (double* sum : {&row.imbalance, &row.bound, &row.copies_per_node, &row.moves, &row.bridges,
-                      &row.milliseconds, &row.eplb_call_ms}) {
-    *sum /= seeds;
+// Times are of all EP groups together.
+void SumsToMeans(int seeds, int ep_groups, BenchRow& row) {
+  for (double* sum : {&row.imbalance, &row.bound, &row.copies_per_node, &row.moves, &row.bridges}) {
+    *sum /= static_cast<double>(seeds) * ep_groups;
   }
+  row.milliseconds /= seeds;
+  row.eplb_call_ms /= seeds;
+}
+
+// A seed for each EP group of each trace.
+uint64_t SeedOf(int seed, int ep_group) {
+  return static_cast<uint64_t>(seed) + (static_cast<uint64_t>(ep_group) << 32);
 }
 
 }  // namespace
@@ -139,20 +149,22 @@ absl::StatusOr<std::vector<BenchRow>> RunInstance(
                           .replica_slots = setup.replica_slots};
   std::vector<BenchRow> rows(policies.size());
   double public_eplb_call_ms = 0;
-  for (int seed = 1; seed <= setup.seeds; ++seed) {
+  for (int run = 0; run < setup.seeds * instance.ep_groups; ++run) {
+    const int seed = 1 + run / instance.ep_groups;
     const std::string what = absl::StrCat(instance.name, " ", skew_name, ", seed ", seed);
     say(absl::StrCat(what, ": generating"));
-    const absl::StatusOr<Batch> batch = MakeBatch(instance, skew, topology, seed, threads);
+    const absl::StatusOr<Batch> batch =
+        MakeBatch(instance, skew, topology, SeedOf(seed, run % instance.ep_groups), threads);
     if (!batch.ok()) return batch.status();
     const auto weights = FirstMicroBatch(batch->trace.loads);
     const EplbShape eplb_shape = EplbShapeOf(topology, instance.experts);
     const absl::StatusOr<double> eplb_call_ms = TimeEplbCall(weights, eplb_shape);
     if (!eplb_call_ms.ok()) return eplb_call_ms.status();
-    if (seed == 1 && !setup.public_eplb.empty()) {
+    if (run == 0 && !setup.public_eplb.empty()) {
       say(absl::StrCat(what, ": public EPLB"));
       const absl::StatusOr<double> ms = TimePublicEplb(setup.public_eplb, weights, eplb_shape);
       if (!ms.ok()) return ms.status();
-      public_eplb_call_ms = *ms;
+      public_eplb_call_ms = *ms * instance.ep_groups;
     }
     for (size_t p = 0; p < policies.size(); ++p) {
       say(absl::StrCat(what, ": ", policies[p].name));
@@ -166,8 +178,8 @@ absl::StatusOr<std::vector<BenchRow>> RunInstance(
     rows[p].instance = std::string(instance.name);
     rows[p].skew = skew_name;
     rows[p].policy = policies[p].name;
-    DivideBy(setup.seeds, rows[p]);
     rows[p].public_eplb_call_ms = public_eplb_call_ms;
+    SumsToMeans(setup.seeds, instance.ep_groups, rows[p]);
   }
   return rows;
 }

@@ -34,8 +34,8 @@ struct BenchRow {
   double moves = 0;         // a layer
   double bridges = 0;       // a layer
   double milliseconds = 0;  // of the whole batch, mean over seeds of the best repeat
-  int64_t peak_bytes = 0;   // of the process while planning, most over the seeds; loads included
-  int64_t load_bytes = 0;   // of the loads alone
+  int64_t plan_bytes = 0;   // by which the process grew while planning, most over the seeds
+  int64_t load_bytes = 0;   // of the loads alone, of one EP group
   // One EPLB call for one micro-batch's loads, all layers, one thread: ours, and the public one (0
   // where the user points at none).
   double eplb_call_ms = 0;

@@ -12,7 +12,10 @@ namespace relibra {
 namespace {
 
 constexpr int kFastPasses = 4;
-constexpr int64_t kThoroughTriesAnExpert = 1500;
+// A thorough search takes at most some 20 times as long as a fast one. A try costs O(nodes x
+// micro-batches).
+constexpr int64_t kMostTriesAnExpert = 6000;
+constexpr int64_t kTriesTimesLoadsAnExpert = 1500000;
 
 // What the search works on: nodes where replicas flatten the ranks inside, else single ranks.
 struct Grouping {
@@ -65,7 +68,10 @@ std::vector<int32_t> SearchFreely(const ExpertLoads& loads, int count,
     }
   }
   if (effort == Effort::kThorough) {
-    best = Anneal(loads, count, best, kThoroughTriesAnExpert * loads.experts(), seed);
+    const int64_t tries =
+        std::min(kMostTriesAnExpert,
+                 kTriesTimesLoadsAnExpert / (int64_t{1} * count * loads.micro_batches()));
+    best = Anneal(loads, count, best, tries * loads.experts(), seed);
   }
   KeepNames(count, before, best);
   NodeLoads kept(loads, count, best);

@@ -18,6 +18,11 @@ class Reference {
   // Trains on one step of all ranks' tokens.
   void Train(int step);
 
+  // Adds to element `index` of an expert's w13, for checks by finite differences.
+  void NudgeForTest(int layer, int expert, size_t index, double by) {
+    MutableAt(layer, expert).w13[index] += by;
+  }
+
   // The last step's output of a rank's tokens: [tokens, hidden].
   const std::vector<double>& Output(int micro_batch, int rank) const {
     return outputs_[static_cast<size_t>(micro_batch) * scenario_.ranks() + rank];

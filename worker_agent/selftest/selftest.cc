@@ -1,9 +1,7 @@
 #include "worker_agent/selftest/selftest.h"
 
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
-#include <array>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -17,15 +15,11 @@
 #include "worker_agent/selftest/dying_transport.h"
 #include "worker_agent/selftest/orchestrator.h"
 #include "worker_agent/selftest/reference.h"
+#include "worker_agent/session.h"
 #include "worker_agent/transport/ucx.h"
 
 namespace relibra::agent::selftest {
 namespace {
-
-std::string HostName() {
-  std::array<char, 256> name = {};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
-}
 
 // One rank's run. Its members are made in order, each from those before it.
 class Run {
@@ -45,10 +39,11 @@ class Run {
 
   const SelfTestOptions options_;
   const Scenario scenario_;
-  std::unique_ptr<PlannerClient> planner_;
+  std::unique_ptr<Session> session_;
   std::unique_ptr<Orchestrator> orchestrator_;
-  std::unique_ptr<transport::Transport> transport_;
-  std::unique_ptr<Agent> agent_;
+  // The session's; null until this rank has joined.
+  transport::Transport* transport_ = nullptr;
+  Agent* agent_ = nullptr;
   std::unique_ptr<Trainer> trainer_;
   Reference reference_;
 
@@ -83,40 +78,27 @@ absl::Status Run::Join() {
                                      .net_devices = options_.net_devices,
                                      .peer_error_handling = options_.peer_error_handling});
   if (!transport.ok()) return transport.status();
-  transport_ = *std::move(transport);
   if (options_.die_at_get > 0) {
-    transport_ = std::make_unique<DyingTransport>(std::move(transport_), options_.die_at_get);
+    transport = std::make_unique<DyingTransport>(*std::move(transport), options_.die_at_get);
   }
-  planner_ = std::make_unique<PlannerClient>(PlannerClientOptions{.planner = options_.planner,
-                                                                  .job = options_.job,
-                                                                  .rank = options_.rank,
-                                                                  .shape = scenario_.Shape()});
-  orchestrator_ = std::make_unique<Orchestrator>(planner_->stub(), scenario_, options_.job);
+  const PlannerClientOptions group{.planner = options_.planner,
+                                   .job = options_.job,
+                                   .rank = options_.rank,
+                                   .shape = scenario_.Shape()};
+  auto planner = std::make_unique<PlannerClient>(group);
+  orchestrator_ = std::make_unique<Orchestrator>(planner->stub(), scenario_, options_.job);
   if (absl::Status s = orchestrator_->Register(deadline); !s.ok()) return s;
-
-  v1::AgentInfo self;
-  self.set_job(options_.job);
-  self.set_ep_group("ep0");
-  self.set_rank(options_.rank);
-  self.set_host(HostName());
-  self.set_transport(transport_->name());
-  self.set_transport_address(transport_->LocalAddress());
-  self.set_incarnation(absl::ToUnixNanos(absl::Now()));
-  auto members = planner_->JoinGroup(self, deadline);
-  if (!members.ok()) return members.status();
-  std::vector<std::string> addresses;
-  for (const v1::AgentInfo& member : *members) addresses.push_back(member.transport_address());
-  if (absl::Status s = transport_->Connect(addresses, deadline); !s.ok()) return s;
-
   auto store = MakeStore(scenario_, options_.rank);
   if (!store.ok()) return store.status();
-  auto agent = Agent::Create(options_.agent, *transport_, *planner_, *std::move(store),
-                             Placement::Linear(scenario_.Shape()), deadline);
-  if (!agent.ok()) return agent.status();
-  agent_ = *std::move(agent);
+  auto session = Session::Join(group, std::move(planner), *std::move(transport), *std::move(store),
+                               Placement::Linear(scenario_.Shape()), options_.agent,
+                               /*from_step=*/0, deadline);
+  if (!session.ok()) return session.status();
+  session_ = *std::move(session);
+  transport_ = &session_->transport();
+  agent_ = &session_->agent();
   trainer_ = std::make_unique<Trainer>(scenario_, *agent_, *transport_, options_.sabotage,
                                        options_.agent.exchange_timeout);
-  planner_->Watch(0);
   return absl::OkStatus();
 }
 
