@@ -114,6 +114,7 @@ TEST_P(MainJob, AnAgentKilledMidMoveLeavesTheOthersWithAnErrorAndTheirWeightsInt
     agents.emplace_back(SelfTest(rank, rank == 3 ? std::vector<std::string>{"--die-at-fetch", "3"}
                                                  : std::vector<std::string>{}));
   }
+  agents[3].Wait();  // a dead process that nobody has waited for still looks alive to UCX
   const std::vector<int> statuses = WaitAll(agents);
   for (int rank = 0; rank < kRanks; ++rank) {
     if (rank == 3) {
