@@ -75,10 +75,18 @@ absl::StatusOr<std::vector<BenchPolicy>> PoliciesOf(const BenchFlags& flags) {
     } else if (name == "bridges") {
       policy.options.effort = Effort::kFast;
       policy.options.bridges.reset();
+    } else if (name == "moves") {
+      policy.options.bridges = 0;
+      for (int percent : {0, 2, 5, 10, 20, 30, 50, 100}) {
+        policy.name = absl::StrCat("moves<=", percent, "%");
+        policy.move_share = percent / 100.0;
+        policies.push_back(policy);
+      }
+      continue;
     } else if (name != "relibra") {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--policies: expected none, eplb, fast, thorough, bridges or relibra, got \"", name,
-          "\""));
+          "--policies: expected none, eplb, fast, thorough, bridges, moves or relibra, got \"",
+          name, "\""));
     }
     policies.push_back(std::move(policy));
   }
@@ -90,17 +98,22 @@ double Ratio(double eplb_ms, const BenchRow& row) {
   return row.milliseconds == 0 ? 0 : eplb_ms / row.milliseconds;
 }
 
+double PeakOverLoads(const BenchRow& row) {
+  return 1 + static_cast<double>(row.plan_bytes) / static_cast<double>(row.load_bytes);
+}
+
 void PrintTable(const BenchFlags& flags, const ThreadPool& threads,
                 const std::vector<BenchRow>& rows) {
   const bool with_public = !flags.setup.public_eplb.empty();
-  std::vector<std::string> header = {"instance",      "skew", "policy",      "imbalance",
-                                     "bound",         "gap",  "copies/node", "moves/layer",
-                                     "bridges/layer", "ms",   "peak MB",     "peak/loads",
-                                     "eplb call ms"};
-  if (with_public) header.insert(header.end(), {"public eplb ms", "public/ours"});
+  std::vector<std::string> header = {"instance",    "skew",          "policy",      "imbalance",
+                                     "bound",       "gap",           "copies/node", "kept",
+                                     "moves/layer", "bridges/layer", "ms",          "plan MB",
+                                     "peak/loads",  "eplb call ms",  "call/plan"};
+  if (with_public) header.insert(header.end(), {"public call ms", "public/plan"});
   TextTable table(header);
   for (const BenchRow& row : rows) {
     const bool bounded = row.bound > 0;
+    const bool timed = row.milliseconds > 0;
     std::vector<std::string> cells = {
         row.instance,
         row.skew,
@@ -109,27 +122,33 @@ void PrintTable(const BenchFlags& flags, const ThreadPool& threads,
         bounded ? absl::StrFormat("%.4f", row.bound) : "-",
         bounded ? absl::StrFormat("%.4f", row.imbalance - row.bound) : "-",
         absl::StrFormat("%.2f", row.copies_per_node),
+        absl::StrFormat("%.0f%%", 100 * row.kept_share),
         absl::StrFormat("%.1f", row.moves),
         absl::StrFormat("%.1f", row.bridges),
-        absl::StrFormat("%.1f", row.milliseconds),
-        absl::StrFormat("%.0f", static_cast<double>(row.peak_bytes) / 1e6),
-        absl::StrFormat("%.2f",
-                        static_cast<double>(row.peak_bytes) / static_cast<double>(row.load_bytes)),
-        absl::StrFormat("%.1f", row.eplb_call_ms)};
+        timed ? absl::StrFormat("%.1f", row.milliseconds) : "-",
+        absl::StrFormat("%.0f", static_cast<double>(row.plan_bytes) / 1e6),
+        absl::StrFormat("%.2f", PeakOverLoads(row)),
+        absl::StrFormat("%.1f", row.eplb_call_ms),
+        timed ? absl::StrFormat("%.3f", Ratio(row.eplb_call_ms, row)) : "-"};
     if (with_public) {
       cells.push_back(absl::StrFormat("%.0f", row.public_eplb_call_ms));
       cells.push_back(absl::StrFormat("%.1f", Ratio(row.public_eplb_call_ms, row)));
     }
     table.AddRow(std::move(cells));
   }
-  std::cout
-      << table.ToString() << "\n"
-      << absl::StrFormat(
-             "Means over %d seeds; R = %d, %d threads. ms: planning the whole batch, all layers "
-             "and micro-batches%s.\npeak: of the process while planning, the loads included. "
-             "eplb call: one EPLB call for the loads of one micro-batch, all layers.\n",
-             flags.setup.seeds, flags.setup.replica_slots, threads.num_threads(),
-             flags.setup.repeats > 1 ? absl::StrFormat(", best of %d", flags.setup.repeats) : "");
+  std::cout << table.ToString() << "\n"
+            << absl::StrFormat(
+                   "Means over %d seeds; R = %d, %d threads. ms: planning the whole batch, all "
+                   "layers and "
+                   "micro-batches, splits included%s.\nplan MB: what planning adds to the process; "
+                   "peak/loads: that "
+                   "and the "
+                   "loads over the loads.\neplb call: one EPLB call for the loads of one "
+                   "micro-batch, all "
+                   "layers, one thread; call/plan: over ms.\n",
+                   flags.setup.seeds, flags.setup.replica_slots, threads.num_threads(),
+                   flags.setup.repeats > 1 ? absl::StrFormat(", best of %d", flags.setup.repeats)
+                                           : "");
 }
 
 void PrintJson(const BenchFlags& flags, const ThreadPool& threads,
@@ -152,11 +171,13 @@ void PrintJson(const BenchFlags& flags, const ThreadPool& threads,
       one["gap"] = row.imbalance - row.bound;
     }
     one["copies_per_node"] = row.copies_per_node;
+    one["kept_share"] = row.kept_share;
     one["moves_per_layer"] = row.moves;
     one["bridges_per_layer"] = row.bridges;
     one["milliseconds"] = row.milliseconds;
-    one["peak_bytes"] = row.peak_bytes;
+    one["plan_bytes"] = row.plan_bytes;
     one["load_bytes"] = row.load_bytes;
+    one["peak_over_loads"] = PeakOverLoads(row);
     one["eplb_call_ms"] = row.eplb_call_ms;
     one["eplb_call_over_plan"] = Ratio(row.eplb_call_ms, row);
     if (!flags.setup.public_eplb.empty()) {
@@ -220,9 +241,11 @@ Command AddBenchCommand(CLI::App& relibra) {
       ->delimiter(',')
       ->capture_default_str();
   command
-      ->add_option("--policies", flags->policies,
-                   "none, eplb; fast and thorough (without bridges), bridges (fast, as many as "
-                   "pay), relibra (as the flags below say); comma-separated")
+      ->add_option(
+          "--policies", flags->policies,
+          "none, eplb; fast and thorough (without bridges), bridges (fast, as many as "
+          "pay), moves (the next batch, by how many homes may move), relibra (as the flags "
+          "below say); comma-separated")
       ->delimiter(',')
       ->capture_default_str();
   command->add_option("--seeds", flags->setup.seeds, "traces an instance and skew")

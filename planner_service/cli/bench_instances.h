@@ -19,6 +19,7 @@ struct BenchInstance {
   int layers = 6;
   int top_k = 8;
   int tokens_per_rank = 8192;
+  int ep_groups = 1;  // of nodes x GPUs each, planned one after another
 };
 
 // For quality: a sample of layers, several seeds.

@@ -7,6 +7,7 @@
 #include "CLI/App.hpp"
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
+#include "absl/strings/str_cat.h"
 #include "planner_service/cli/commands.h"
 #include "planner_service/cli/console.h"
 
@@ -28,7 +29,13 @@ int RunRelibra(int argc, char** argv) {
   } catch (const CLI::Success& asked) {  // --help, --version
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    PrintError(error.what());
+    const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError) &&
+        !unknown.empty()) {
+      PrintError(absl::StrCat("\"", unknown[0], "\" is no command; see relibra --help"));
+    } else {
+      PrintError(error.what());
+    }
     return kExitBadInput;
   }
   for (const Command& command : commands) {

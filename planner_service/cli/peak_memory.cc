@@ -1,5 +1,9 @@
 #include "planner_service/cli/peak_memory.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include <fstream>
 #include <string>
 
@@ -9,7 +13,12 @@
 
 namespace relibra::cli {
 
-void ResetPeakMemory() { std::ofstream("/proc/self/clear_refs") << "5"; }
+void ResetPeakMemory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
 
 int64_t PeakMemoryBytes() {
   std::ifstream status("/proc/self/status");

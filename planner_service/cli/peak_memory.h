@@ -6,7 +6,8 @@
 
 namespace relibra::cli {
 
-// Forgets the peak so far, where the system lets a process do so (Linux).
+// Gives memory that is not in use back to the system, and forgets the peak so far, where the system
+// lets a process do so (Linux).
 void ResetPeakMemory();
 
 // Most bytes resident since the process began, or since ResetPeakMemory. 0 where not known.

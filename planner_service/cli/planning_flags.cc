@@ -23,7 +23,7 @@ absl::StatusOr<CountTrace> ReadCounts(const BatchFlags& flags) {
   for (const std::string& warning : trace->warnings) {
     PrintWarning(absl::StrCat(flags.trace, ": ", warning));
   }
-  if (auto* counts = std::get_if<CountTrace>(&trace->routing)) return *std::move(counts);
+  if (auto* counts = std::get_if<CountTrace>(&trace->routing)) return std::move(*counts);
   absl::StatusOr<CountTrace> counts =
       CountsOf(std::get<SequenceTrace>(trace->routing), flags.topology.num_ranks());
   if (!counts.ok()) {

@@ -47,6 +47,7 @@ struct Setup {
 struct Outcome {
   PolicyResult result;
   StepTime time;
+  double hidden_seconds = 0;  // the step's time if all copies and moves were hidden
   // Bytes of tokens that cross nodes, dispatch and combine, forward and backward.
   double cross_node_bytes = 0;
 };
@@ -82,9 +83,11 @@ absl::StatusOr<Setup> SetupOf(const SimulateFlags& flags) {
 
 Outcome OutcomeOf(PolicyResult result, const Setup& setup, const Topology& topology,
                   double exposure) {
-  Outcome outcome{.result = std::move(result), .time = {}, .cross_node_bytes = 0};
+  Outcome outcome{
+      .result = std::move(result), .time = {}, .hidden_seconds = 0, .cross_node_bytes = 0};
   const ExpertSizes sizes = setup.model.Sizes();
   outcome.time = ModelStepTime(outcome.result, sizes, setup.hardware.Rates(), exposure);
+  outcome.hidden_seconds = outcome.time.compute_seconds + outcome.time.all_to_all_seconds;
   constexpr double kPassesOfAllToAll = 4;
   for (const LayerWork& work : outcome.result.work) {
     outcome.cross_node_bytes +=
@@ -124,6 +127,12 @@ double Speedup(const Outcomes& outcomes, Policy policy, Policy against) {
   return time == 0 ? 1 : outcomes.at(against).time.total_seconds() / time;
 }
 
+// The same against the ideal, if all copies and moves were hidden.
+double HiddenShare(const Outcomes& outcomes, Policy policy) {
+  const double time = outcomes.at(policy).hidden_seconds;
+  return time == 0 ? 1 : outcomes.at(Policy::kIdeal).hidden_seconds / time;
+}
+
 void PrintTable(const SimulateFlags& flags, const Setup& setup, const Batch& batch, int top_k,
                 const Outcomes& outcomes) {
   const LoadShape& shape = batch.trace.loads.shape();
@@ -133,9 +142,9 @@ void PrintTable(const SimulateFlags& flags, const Setup& setup, const Batch& bat
       flags.batch.topology.gpus_per_node, flags.batch.topology.replica_slots,
       outcomes.at(Policy::kNone).result.pairs);
   TextTable table({"policy", "imbalance", "p99", "nodes", "copies/node", "moves", "bridges",
-                   "across GB", "step ms", "x none", "x eplb", "% ideal"});
+                   "across GB", "step ms", "x none", "x eplb", "% ideal", "hidden"});
   for (Policy policy : setup.policies) {
-    const auto& [result, time, cross_node_bytes] = outcomes.at(policy);
+    const auto& [result, time, hidden_seconds, cross_node_bytes] = outcomes.at(policy);
     table.AddRow({NameOf(policy), absl::StrFormat("%.4f", result.imbalance_mean),
                   absl::StrFormat("%.4f", result.imbalance_p99),
                   absl::StrFormat("%.4f", result.node_imbalance_mean),
@@ -145,15 +154,17 @@ void PrintTable(const SimulateFlags& flags, const Setup& setup, const Batch& bat
                   absl::StrFormat("%.2f", 1e3 * time.total_seconds()),
                   absl::StrFormat("%.2f", Speedup(outcomes, policy, Policy::kNone)),
                   absl::StrFormat("%.2f", Speedup(outcomes, policy, Policy::kEplb)),
-                  absl::StrFormat("%.1f", 100 * Speedup(outcomes, policy, Policy::kIdeal))});
+                  absl::StrFormat("%.1f", 100 * Speedup(outcomes, policy, Policy::kIdeal)),
+                  absl::StrFormat("%.1f", 100 * HiddenShare(outcomes, policy))});
   }
   std::cout
       << table.ToString() << "\n"
       << absl::StrFormat(
-             "step ms is a model of the MoE layers alone (%s on %s, top-%d), not a "
-             "measurement.\nimbalance: max/mean load of the ranks; nodes: of the nodes; across "
-             "GB: tokens between nodes.\n",
-             setup.model.name, setup.hardware.name, top_k);
+             "step ms is a model of the MoE layers alone (%s on %s, top-%d, %.0f %% of copies and "
+             "moves exposed), not a measurement.\nimbalance: max/mean load of the ranks; nodes: of "
+             "the nodes; across GB: tokens between nodes;\n%% ideal: throughput against the ideal; "
+             "hidden: the same with all copies and moves hidden.\n",
+             setup.model.name, setup.hardware.name, top_k, 100 * flags.exposure);
   if (shape.experts != setup.model.experts) {
     std::cout << absl::StrFormat(
         "The trace has %d experts, %s has %d: times are of its expert size.\n", shape.experts,
@@ -162,7 +173,7 @@ void PrintTable(const SimulateFlags& flags, const Setup& setup, const Batch& bat
 }
 
 nlohmann::ordered_json ToJson(Policy policy, const Outcomes& outcomes) {
-  const auto& [result, time, cross_node_bytes] = outcomes.at(policy);
+  const auto& [result, time, hidden_seconds, cross_node_bytes] = outcomes.at(policy);
   nlohmann::ordered_json json;
   json["policy"] = NameOf(policy);
   json["imbalance"] = result.imbalance_mean;
@@ -186,6 +197,7 @@ nlohmann::ordered_json ToJson(Policy policy, const Outcomes& outcomes) {
   json["throughput_vs_none"] = Speedup(outcomes, policy, Policy::kNone);
   json["throughput_vs_eplb"] = Speedup(outcomes, policy, Policy::kEplb);
   json["throughput_vs_ideal"] = Speedup(outcomes, policy, Policy::kIdeal);
+  json["throughput_vs_ideal_hidden"] = HiddenShare(outcomes, policy);
   return json;
 }
 

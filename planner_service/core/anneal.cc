@@ -38,7 +38,7 @@ std::vector<int32_t> Anneal(const ExpertLoads& loads, int groups, const std::vec
                             int64_t tries, uint64_t seed) {
   // Thresholds as shares of what there is to gain; they suit 2 to 16 nodes and 16 to 64
   // micro-batches.
-  constexpr double kFirst = 0.02, kLast = 0.0005;
+  constexpr double kFirst = 0.05;
   NodeLoads state(loads, groups, start);
   std::vector<int32_t> best = start;
   int64_t best_objective = state.Objective();
@@ -51,7 +51,7 @@ std::vector<int32_t> Anneal(const ExpertLoads& loads, int groups, const std::vec
     const int f = static_cast<int>(random.Below(loads.experts()));
     if (state.NodeOf(e) == state.NodeOf(f)) continue;
     const double done = static_cast<double>(i) / static_cast<double>(tries);
-    const double threshold = excess * (kFirst + (kLast - kFirst) * done);
+    const double threshold = excess * kFirst * (1 - done) * (1 - done);
     const int64_t after = state.ObjectiveAfterSwap(e, f);
     if (static_cast<double>(after - state.Objective()) > threshold) continue;
     state.Swap(e, f);

@@ -1,6 +1,8 @@
 #include "planner_service/core/layer_planner.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "planner_service/core/bridge.h"
@@ -13,7 +15,14 @@ namespace {
 constexpr int kMostBridgesByItself = 4;
 // Bridges take memory and the slow network: by itself the planner makes them for a gain of this
 // share.
-constexpr double kBridgeGain = 0.001;
+constexpr double kBridgeGain = 0.0005;
+
+constexpr double kSlackWithBridges = 0.0004;
+
+// Imbalance below which fewer copies are worth more than balance.
+double CopySlack(const PlanOptions& options) {
+  return options.effort == Effort::kThorough ? 0.0004 : 0.0009;
+}
 
 std::vector<Move> MovesBetween(absl::Span<const int32_t> from, const std::vector<int32_t>& to) {
   std::vector<Move> moves;
@@ -44,13 +53,12 @@ int64_t TotalOf(absl::Span<const uint32_t> totals) {
 LayerOutcome PlanWith(const Topology& topology, absl::Span<const uint32_t> totals,
                       absl::Span<const int32_t> current, const std::vector<int32_t>& home_rank,
                       std::vector<Bridge> bridges, const PlanOptions& options) {
-  const bool thorough = options.effort == Effort::kThorough;
   LayerOutcome outcome;
   outcome.bridges = static_cast<int>(bridges.size());
   ReplicaPlanner planner(topology, home_rank, std::move(bridges),
                          {.cost = options.replica_cost,
-                          .slack = thorough ? 0.0002 : 0.0005,
-                          .search_steps = thorough ? 2000 : 200});
+                          .slack = outcome.bridges > 0 ? kSlackWithBridges : CopySlack(options),
+                          .search_steps = options.effort == Effort::kThorough ? 2000 : 200});
   const size_t experts = home_rank.size();
   int64_t fetched = 0;
   for (size_t begin = 0; begin < totals.size(); begin += experts) {
@@ -69,24 +77,35 @@ LayerOutcome PlanWith(const Topology& topology, absl::Span<const uint32_t> total
   return outcome;
 }
 
-// The number of bridges a node to plan with.
-int BridgesANode(const Topology& topology, absl::Span<const uint32_t> totals,
-                 const std::vector<int32_t>& homes, const PlanOptions& options,
-                 int64_t level_without) {
+// Bridges to consider, and what no plan with them is below.
+struct BridgeChoice {
+  std::vector<Bridge> bridges;
+  double least_cost = 0;
+  double charge = 0;  // what they must gain by themselves
+};
+
+// None, and one to the most a node; those that could be best first, fewest first among equals.
+std::vector<BridgeChoice> BridgeChoices(const Topology& topology, absl::Span<const uint32_t> totals,
+                                        const std::vector<int32_t>& homes,
+                                        const PlanOptions& options) {
   const int most = std::min(options.bridges.value_or(kMostBridgesByItself), topology.gpus_per_node);
   const double perfect = static_cast<double>(TotalOf(totals)) / topology.num_ranks();
-  const double least_gain = options.bridges ? 0 : kBridgeGain * perfect;
-  int best = 0;
-  double best_cost = static_cast<double>(level_without);
-  for (int k = 1; k <= most; ++k) {
-    const std::vector<Bridge> bridges = ChooseBridges(topology, totals, homes, k);
-    if (bridges.empty()) break;
-    const double cost = static_cast<double>(LevelObjective(topology, totals, homes, bridges)) +
-                        options.move_cost * static_cast<double>(bridges.size());
-    if (cost + least_gain < best_cost) best = k, best_cost = cost;
-    if (best_cost - perfect <= least_gain) break;
+  std::vector<BridgeChoice> choices;
+  for (int k = 0; k <= most; ++k) {
+    std::vector<Bridge> bridges = ChooseBridges(topology, totals, homes, k);
+    if (k > 0 && bridges.size() == choices.back().bridges.size()) break;
+    BridgeChoice& choice = choices.emplace_back();
+    choice.bridges = std::move(bridges);
+    if (!options.bridges) choice.charge = kBridgeGain * perfect * k;
+    const auto level = static_cast<double>(LevelObjective(topology, totals, homes, choice.bridges));
+    choice.least_cost =
+        level + choice.charge + options.move_cost * static_cast<double>(choice.bridges.size());
+    if (level <= perfect * (1 + kSlackWithBridges)) break;  // nothing is left to gain
   }
-  return best;
+  std::stable_sort(
+      choices.begin(), choices.end(),
+      [](const BridgeChoice& x, const BridgeChoice& y) { return x.least_cost < y.least_cost; });
+  return choices;
 }
 
 }  // namespace
@@ -94,16 +113,22 @@ int BridgesANode(const Topology& topology, absl::Span<const uint32_t> totals,
 LayerOutcome PlanReplicasAndBridges(const Topology& topology, absl::Span<const uint32_t> totals,
                                     absl::Span<const int32_t> current,
                                     std::vector<int32_t> home_rank, const PlanOptions& options) {
-  const int64_t level_without = LevelObjective(topology, totals, home_rank, {});
-  const int k = BridgesANode(topology, totals, home_rank, options, level_without);
   LayerOutcome best;
-  if (k > 0) {
-    best = PlanWith(topology, totals, current, home_rank,
-                    ChooseBridges(topology, totals, home_rank, k), options);
-    if (best.cost <= static_cast<double>(level_without)) return best;
+  double best_cost = std::numeric_limits<double>::infinity();
+  const double spent_slack =
+      std::floor(kSlackWithBridges * static_cast<double>(TotalOf(totals)) / topology.num_ranks());
+  for (BridgeChoice& choice : BridgeChoices(topology, totals, home_rank, options)) {
+    // Every choice that follows is worse than what is already planned, but for the slack that was
+    // spent to save copies, so the best of all is found: more bridges allowed never make the plan
+    // worse.
+    if (choice.least_cost >= best_cost - spent_slack) break;
+    LayerOutcome outcome =
+        PlanWith(topology, totals, current, home_rank, std::move(choice.bridges), options);
+    const double cost = outcome.cost + choice.charge;
+    const bool fewer = cost == best_cost && outcome.bridges < best.bridges;
+    if (cost < best_cost || fewer) best = std::move(outcome), best_cost = cost;
   }
-  LayerOutcome without = PlanWith(topology, totals, current, home_rank, {}, options);
-  return k > 0 && best.cost < without.cost ? best : without;
+  return best;
 }
 
 namespace {
@@ -159,6 +184,23 @@ LayerOutcome SearchSmall(const Topology& topology, absl::Span<const uint32_t> to
   return best;
 }
 
+int64_t ReplicasOf(const LayerOutcome& outcome) {
+  int64_t replicas = 0;
+  for (const std::vector<Replica>& micro_batch : outcome.plan.replicas) {
+    replicas += static_cast<int64_t>(micro_batch.size());
+  }
+  return replicas;
+}
+
+// Whether to leave homes alone. Between outcomes that balance alike, moves must save replicas.
+bool StaysBetter(const LayerOutcome& still, const LayerOutcome& moved, const PlanOptions& options) {
+  constexpr double kFewer = 0.95;
+  const double alike = std::floor(CopySlack(options) * still.cost);
+  if (still.cost > moved.cost + alike) return false;
+  if (still.cost < moved.cost - alike) return true;
+  return static_cast<double>(ReplicasOf(moved)) > kFewer * static_cast<double>(ReplicasOf(still));
+}
+
 }  // namespace
 
 LayerOutcome PlanLayer(const Topology& topology, absl::Span<const uint32_t> totals,
@@ -173,7 +215,7 @@ LayerOutcome PlanLayer(const Topology& topology, absl::Span<const uint32_t> tota
       PlanReplicasAndBridges(topology, totals, current, std::move(home_rank), options);
   if (moves && best.cost > static_cast<double>(LevelObjective(topology, totals, stay, {}))) {
     LayerOutcome still = PlanReplicasAndBridges(topology, totals, current, stay, options);
-    if (still.cost <= best.cost) best = std::move(still);
+    if (StaysBetter(still, best, options)) best = std::move(still);
   }
   if (free_moves && static_cast<int>(current.size()) <= kFewExperts) {
     best = SearchSmall(topology, totals, current, std::move(best), options);

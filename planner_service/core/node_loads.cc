@@ -10,15 +10,33 @@ namespace {
 
 constexpr int kVector = 16;  // int32s of the widest vector
 
-// Sum over micro-batches of max(others, a + f - e, b + e - f).
-RELIBRA_MULTIVERSION int32_t SwapObjective(const int32_t* others, const int32_t* a,
-                                           const int32_t* b, const int32_t* e, const int32_t* f,
-                                           int stride) {
-  int32_t sum = 0;
-  for (int m = 0; m < stride; ++m) {
-    const int32_t shift = f[m] - e[m];
-    sum += std::max(others[m], std::max(a[m] + shift, b[m] - shift));
+// One vector of loads; the compiler splits it where the machine's are narrower.
+typedef int32_t Lanes
+    __attribute__((vector_size(kVector * sizeof(int32_t)), may_alias, aligned(4)));
+
+// Sum over micro-batches of the heaviest group after e of group a and f of group b change places.
+// load: [groups, stride].
+RELIBRA_MULTIVERSION int32_t SwapObjective(const int32_t* load, int groups, int stride, int a,
+                                           int b, const int32_t* e, const int32_t* f) {
+  const int vectors = stride / kVector;
+  const Lanes* rows = reinterpret_cast<const Lanes*>(load);
+  const Lanes* out = reinterpret_cast<const Lanes*>(e);
+  const Lanes* in = reinterpret_cast<const Lanes*>(f);
+  Lanes sums = {};
+  for (int v = 0; v < vectors; ++v) {
+    const Lanes shift = in[v] - out[v];
+    const Lanes new_a = rows[a * vectors + v] + shift;
+    const Lanes new_b = rows[b * vectors + v] - shift;
+    Lanes most = new_a > new_b ? new_a : new_b;
+    for (int g = 0; g < groups; ++g) {
+      if (g == a || g == b) continue;
+      const Lanes row = rows[g * vectors + v];
+      most = row > most ? row : most;
+    }
+    sums += most;
   }
+  int32_t sum = 0;
+  for (int i = 0; i < kVector; ++i) sum += sums[i];
   return sum;
 }
 
@@ -94,11 +112,31 @@ void NodeLoads::MaxOfOthers(int a, int b, int32_t* out) const {
 }
 
 int64_t NodeLoads::ObjectiveAfterSwap(int e, int f) const {
-  thread_local std::vector<int32_t> others;
-  others.resize(stride_);
-  MaxOfOthers(node_[e], node_[f], others.data());
-  return SwapObjective(others.data(), Row(node_[e]), Row(node_[f]), loads_.Row(e), loads_.Row(f),
-                       stride_);
+  return SwapObjective(load_.data(), groups_, stride_, node_[e], node_[f], loads_.Row(e),
+                       loads_.Row(f));
+}
+
+std::vector<int> NodeLoads::HeaviestGroups() const {
+  std::vector<int64_t> stands_out(groups_, -1);
+  for (int m = 0; m < loads_.micro_batches(); ++m) {
+    int first = 0, second = -1;
+    for (int g = 1; g < groups_; ++g) {
+      if (Row(g)[m] > Row(first)[m]) {
+        second = first;
+        first = g;
+      } else if (second < 0 || Row(g)[m] > Row(second)[m]) {
+        second = g;
+      }
+    }
+    stands_out[first] = std::max<int64_t>(stands_out[first], 0) + Row(first)[m] - Row(second)[m];
+  }
+  std::vector<int> heaviest;
+  for (int g = 0; g < groups_; ++g) {
+    if (stands_out[g] >= 0) heaviest.push_back(g);
+  }
+  std::stable_sort(heaviest.begin(), heaviest.end(),
+                   [&](int a, int b) { return stands_out[a] > stands_out[b]; });
+  return heaviest;
 }
 
 void NodeLoads::Swap(int e, int f) {

@@ -163,9 +163,9 @@ std::vector<Replica> ReplicaPlanner::Next(absl::Span<const uint32_t> totals) {
     heaviest = std::max(heaviest, fill_.max_load());
     total += fill_.total();
   }
-  const auto slack =
-      static_cast<int64_t>(options_.slack * static_cast<double>(total) / topology_.num_ranks());
-  std::vector<Replica> best = FillNodes(totals, target, slack);
+  const double mean = static_cast<double>(total) / topology_.num_ranks();
+  const auto relaxed = static_cast<int64_t>(mean * (1 + options_.slack));
+  std::vector<Replica> best = FillNodes(totals, target, std::max<int64_t>(0, relaxed - target));
   double best_cost = CostOf(totals, best);
   if (options_.cost > 0) {
     // Cheaper plans that leave some imbalance, down to none at all.

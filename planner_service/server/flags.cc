@@ -28,8 +28,28 @@ void AddAddresses(CLI::App& app, Flags& flags) {
       ->type_name("FILE")
       ->group(group);
   app.add_flag("--insecure", flags.server.insecure,
-               "Serve addresses that are not loopback without encryption")
+               "Serve addresses that are not loopback without encryption (/metrics never has any)")
       ->group(group);
+}
+
+void AddTls(CLI::App& app, Flags& flags) {
+  const auto file = [&](const char* name, std::string& path, const char* help) {
+    app.add_option(name, path, help)->type_name("FILE")->group("TLS");
+  };
+  file("--tls-cert", flags.server.tls_cert,
+       "The planner's certificate, PEM; the three files go together and are read again when they "
+       "change");
+  file("--tls-key", flags.server.tls_key, "Its private key, PEM");
+  file("--tls-client-ca", flags.server.tls_client_ca,
+       "Authorities that every client's certificate must come from, PEM");
+}
+
+void AddState(CLI::App& app, Flags& flags) {
+  app.add_option("--state-file", flags.server.state_file,
+                 "SQLite file in which jobs, homes and the kept plans survive a crash; made if "
+                 "need be, locked against other planners. \"\" keeps them in memory only")
+      ->type_name("FILE")
+      ->group("State");
 }
 
 void AddThreads(CLI::App& app, Flags& flags) {
@@ -78,6 +98,8 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   app.name("relibra-planner");
   app.set_version_flag("--version", std::string("relibra-planner ") + kVersion);
   AddAddresses(app, flags);
+  AddTls(app, flags);
+  AddState(app, flags);
   AddThreads(app, flags);
   AddQuotas(app, flags);
   double drain_seconds = absl::ToDoubleSeconds(flags.server.drain_time);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "planner_service/server/restore_job.h"
 
 namespace relibra::server {
 namespace {
@@ -95,14 +96,46 @@ absl::StatusOr<JobRegistry::Registered> JobRegistry::Register(const v1::JobSpec&
                                                      " are registered, the quota is ",
                                                      limits_.max_jobs, " (--max-jobs)"));
   }
-  auto account = MemoryAccount::Create(absl::StrCat("job \"", name, "\""), "--max-job-bytes",
+  absl::StatusOr<std::shared_ptr<JobState>> state = MakeState(*job);
+  if (!state.ok()) return state.status();
+  absl::StatusOr<int64_t> stored_id = store_.AddJob((*job)->spec);
+  if (!stored_id.ok()) return stored_id.status();
+  (*state)->set_stored_id(*stored_id);
+  jobs_.emplace(name, *state);
+  return Registered{*std::move(state), false};
+}
+
+absl::StatusOr<std::shared_ptr<JobState>> JobRegistry::MakeState(
+    std::shared_ptr<const Job> job) const {
+  auto account = MemoryAccount::Create(absl::StrCat("job \"", job->name(), "\""), "--max-job-bytes",
                                        limits_.max_job_bytes, account_);
-  absl::StatusOr<MemoryCharge> charge = account->Charge(JobBytes(**job));
+  absl::StatusOr<MemoryCharge> charge = account->Charge(JobBytes(*job));
   if (!charge.ok()) return charge.status();
-  auto state =
-      std::make_shared<JobState>(*job, std::move(account), *std::move(charge), limits_.steps);
-  jobs_.emplace(name, state);
-  return Registered{std::move(state), false};
+  return std::make_shared<JobState>(std::move(job), std::move(account), *std::move(charge),
+                                    limits_.steps);
+}
+
+absl::Status JobRegistry::Restore() {
+  absl::StatusOr<std::vector<StoredJob>> stored = store_.Load();
+  if (!stored.ok()) return stored.status();
+  absl::MutexLock lock(&mutex_);
+  for (StoredJob& job : *stored) {
+    const std::string name = job.spec.job();
+    absl::StatusOr<std::shared_ptr<const Job>> made = MakeJob(job.spec);
+    if (!made.ok()) return made.status();
+    absl::StatusOr<std::shared_ptr<JobState>> state = MakeState(*std::move(made));
+    absl::Status status = state.status();
+    if (status.ok()) {
+      (*state)->set_stored_id(job.id);
+      status = RestoreJob(std::move(job), **state);
+    }
+    if (!status.ok()) {
+      return absl::Status(status.code(),
+                          absl::StrCat("restoring job \"", name, "\": ", status.message()));
+    }
+    jobs_.emplace(name, *std::move(state));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<JobState>> JobRegistry::Find(absl::string_view name) const {
@@ -124,6 +157,8 @@ absl::Status JobRegistry::Delete(absl::string_view name) {
       if (!well_formed.ok()) return well_formed;
       return absl::NotFoundError(absl::StrCat("job \"", name, "\" is not registered"));
     }
+    absl::Status stored = store_.DeleteJob(found->second->stored_id());
+    if (!stored.ok()) return stored;
     job = std::move(found->second);
     jobs_.erase(found);
   }

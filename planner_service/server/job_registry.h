@@ -19,6 +19,7 @@
 #include "planner_service/server/job.h"
 #include "planner_service/server/memory_account.h"
 #include "planner_service/server/plan_feed.h"
+#include "planner_service/server/state_store.h"
 #include "planner_service/server/step_store.h"
 
 namespace relibra::server {
@@ -60,6 +61,9 @@ class JobState {
 
   const Job& job() const { return *job_; }
   const std::shared_ptr<const Job>& shared_job() const { return job_; }
+  // By which the state store knows the job. Set before threads share it.
+  int64_t stored_id() const { return stored_id_; }
+  void set_stored_id(int64_t id) { stored_id_ = id; }
   const std::shared_ptr<MemoryAccount>& account() const { return account_; }
   StepStore& steps() { return steps_; }
   int num_groups() const { return static_cast<int>(groups_.size()); }
@@ -77,6 +81,7 @@ class JobState {
 
  private:
   const std::shared_ptr<const Job> job_;
+  int64_t stored_id_ = 0;
   const std::shared_ptr<MemoryAccount> account_;
   const MemoryCharge charge_;  // for the spec and the agents' places
   StepStore steps_;
@@ -97,9 +102,12 @@ struct JobLimits {
 // Any thread may call.
 class JobRegistry {
  public:
-  // account: the planner's own.
-  JobRegistry(std::shared_ptr<MemoryAccount> account, const JobLimits& limits)
-      : account_(std::move(account)), limits_(limits) {}
+  // account: the planner's own. store: must outlive this.
+  JobRegistry(std::shared_ptr<MemoryAccount> account, const JobLimits& limits, StateStore& store)
+      : account_(std::move(account)), limits_(limits), store_(store) {}
+
+  // Brings back what the store held; called once, before anything else. An error names the job.
+  absl::Status Restore();
 
   struct Registered {
     std::shared_ptr<JobState> job;
@@ -122,8 +130,12 @@ class JobRegistry {
   void CloseAll(const absl::Status& status);
 
  private:
+  // Makes the state of a job, charged for, not yet registered.
+  absl::StatusOr<std::shared_ptr<JobState>> MakeState(std::shared_ptr<const Job> job) const;
+
   const std::shared_ptr<MemoryAccount> account_;
   const JobLimits limits_;
+  StateStore& store_;
 
   mutable absl::Mutex mutex_;
   std::map<std::string, std::shared_ptr<JobState>, std::less<>> jobs_ ABSL_GUARDED_BY(mutex_);

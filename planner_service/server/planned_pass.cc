@@ -3,38 +3,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "planner_service/core/split.h"
 #include "planner_service/trace/plan_message.h"
 
 namespace relibra::server {
-namespace {
-
-// One column set a source rank that has rows, ascending by rank. Splits come ascending by (expert,
-// source rank, rank), so the rows of each source rank come in the order the columns need.
-void FillSplits(absl::Span<const Split> splits, int num_ranks, std::optional<int> source_rank,
-                v1::MicroBatchPlan& message) {
-  std::vector<int> rows(num_ranks);
-  for (const Split& split : splits) ++rows[split.source_rank];
-  std::vector<v1::SplitColumns*> columns(num_ranks);
-  for (int s = 0; s < num_ranks; ++s) {
-    if (rows[s] == 0 || (source_rank.has_value() && *source_rank != s)) continue;
-    columns[s] = message.add_split_columns();
-    columns[s]->set_source_rank(s);
-    columns[s]->mutable_experts()->Reserve(rows[s]);
-    columns[s]->mutable_ranks()->Reserve(rows[s]);
-    columns[s]->mutable_tokens()->Reserve(rows[s]);
-  }
-  for (const Split& split : splits) {
-    v1::SplitColumns* column = columns[split.source_rank];
-    if (column == nullptr) continue;
-    column->add_experts(split.expert);
-    column->add_ranks(split.rank);
-    column->add_tokens(split.tokens);
-  }
-}
-
-}  // namespace
-
 std::string ToString(const StepId& id) {
   if (id.policy_version == 0) return absl::StrCat("step ", id.step);
   return absl::StrCat("step ", id.step, " (policy version ", id.policy_version, ")");
@@ -53,7 +24,7 @@ int64_t PlanBytes(const Plan& plan) {
     bytes += sizeof(LayerPlan) + layer.home_rank.size() * sizeof(int32_t) +
              layer.moves.size() * sizeof(Move);
     for (const std::vector<Replica>& replicas : layer.replicas) {
-      bytes += sizeof(replicas) + replicas.size() * sizeof(Replica);
+      bytes += sizeof(std::vector<Replica>) + replicas.size() * sizeof(Replica);
     }
   }
   return static_cast<int64_t>(bytes);
@@ -74,12 +45,17 @@ v1::LayerPlan LayerMessage(const PlannedPass& pass, int layer, const SplitChoice
   v1::LayerPlan message =
       relibra::LayerMessage(plan, pass.job->LayerId(pass.group().layers[layer]));
   if (!choice.any) return message;
-  std::vector<Split> splits;
+  const auto splits = pass.splits->Get(pass.plan, pass.loads->loads, layer);
   for (int m = 0; m < message.micro_batches_size(); ++m) {
-    SplitTokens(pass.plan.topology, pass.loads->loads.At(m, layer), plan.home_rank,
-                plan.replicas[m], splits);
-    FillSplits(splits, pass.plan.topology.num_ranks(), choice.source_rank,
-               *message.mutable_micro_batches(m));
+    v1::MicroBatchPlan& micro_batch = *message.mutable_micro_batches(m);
+    for (const v1::SplitColumns& columns : (*splits)[m]) {
+      if (columns.experts().empty()) continue;
+      if (choice.source_rank.has_value() &&
+          static_cast<uint32_t>(*choice.source_rank) != columns.source_rank()) {
+        continue;
+      }
+      *micro_batch.add_split_columns() = columns;
+    }
   }
   return message;
 }

@@ -12,6 +12,7 @@
 #include "planner_service/core/plan.h"
 #include "planner_service/server/job.h"
 #include "planner_service/server/memory_account.h"
+#include "planner_service/server/split_cache.h"
 #include "relibra/v1/agent.pb.h"
 #include "relibra/v1/plan.pb.h"
 #include "relibra/v1/routing.pb.h"
@@ -23,7 +24,7 @@ struct StepId {
   uint32_t policy_version = 0;
   uint32_t step = 0;
 
-  friend auto operator<=>(const StepId&, const StepId&) = default;
+  friend auto operator<=>(const StepId&, const StepId&) = default;  // NOLINT(modernize-use-nullptr)
 };
 
 // "step 17 (policy version 3)"; without the version where it is 0.
@@ -34,7 +35,7 @@ struct PassKey {
   std::string pass;
   int group = 0;  // index into Job.groups
 
-  friend auto operator<=>(const PassKey&, const PassKey&) = default;
+  friend bool operator==(const PassKey&, const PassKey&) = default;
 };
 
 // What a pass was asked for, to tell a repeated request from another one.
@@ -62,6 +63,8 @@ struct PlannedPass {
   // Homes before the step. The plan that moved them may turn out not to have been applied.
   std::shared_ptr<const Placement> homes_before;
   MemoryCharge charge;  // for the plan
+  // Guards itself; the splits follow from plan and loads.
+  std::unique_ptr<SplitCache> splits = std::make_unique<SplitCache>();
 
   const EpGroup& group() const { return job->groups[key.group]; }
 };

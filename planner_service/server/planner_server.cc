@@ -3,10 +3,13 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
 #include <prometheus/exposer.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <fstream>
 #include <thread>
 #include <utility>
 
@@ -15,6 +18,7 @@
 #include "absl/time/clock.h"
 #include "planner_service/server/service.h"
 #include "planner_service/server/state_metrics.h"
+#include "planner_service/server/state_store.h"
 
 namespace relibra::server {
 namespace {
@@ -50,6 +54,38 @@ absl::Status CheckAddress(absl::string_view flag, const std::string& text, bool 
   return absl::InvalidArgumentError(
       absl::StrCat(flag, ": ", text, " is not a loopback address; without encryption that needs ",
                    "--insecure"));
+}
+
+// OK when TLS is not asked for or its three files are there.
+absl::Status CheckTls(const ServerOptions& options) {
+  if (options.tls_cert.empty() && options.tls_key.empty() && options.tls_client_ca.empty()) {
+    return absl::OkStatus();
+  }
+  for (const auto& [flag, path] :
+       {std::pair<const char*, const std::string&>{"--tls-cert", options.tls_cert},
+        {"--tls-key", options.tls_key},
+        {"--tls-client-ca", options.tls_client_ca}}) {
+    if (path.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          flag, ": expected a PEM file; --tls-cert, --tls-key and --tls-client-ca go together"));
+    }
+    if (!std::ifstream(path)) {
+      return absl::InvalidArgumentError(absl::StrCat(flag, ": cannot read ", path));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::shared_ptr<grpc::ServerCredentials> Credentials(const ServerOptions& options) {
+  if (options.tls_cert.empty()) return grpc::InsecureServerCredentials();
+  constexpr unsigned kSecondsBetweenLooks = 10;
+  grpc::experimental::TlsServerCredentialsOptions tls(
+      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+          options.tls_key, options.tls_cert, options.tls_client_ca, kSecondsBetweenLooks));
+  tls.watch_root_certs();
+  tls.watch_identity_key_cert_pairs();
+  tls.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  return grpc::experimental::TlsServerCredentials(tls);
 }
 
 absl::Status CheckLimits(const ServerOptions& options) {
@@ -94,25 +130,29 @@ JobLimits LimitsOf(const ServerOptions& options) {
 
 // Members are destroyed from the last to the first: what is called before what calls it.
 struct PlannerServer::Parts {
-  explicit Parts(const ServerOptions& options)
+  Parts(const ServerOptions& options, std::unique_ptr<StateStore> state_store)
       : options(options),
+        store(std::move(state_store)),
         account(MemoryAccount::Create("planner", "--max-memory-bytes", options.max_memory_bytes,
                                       nullptr)),
-        jobs(account, LimitsOf(options)),
+        jobs(account, LimitsOf(options), *store),
         planning_pool(ThreadsOrCores(options.planning_threads)),
         stream_pool(ThreadsOrCores(options.stream_threads)),
-        planner(planning_pool, metrics),
+        planner(planning_pool, *store, metrics),
         state_metrics(std::make_shared<StateMetrics>(jobs, planning_pool, stream_pool, account)),
         service({.jobs = jobs,
                  .planner = planner,
                  .stream_pool = stream_pool,
+                 .planning_pool = planning_pool,
                  .metrics = metrics,
+                 .store = *store,
                  .open_streams = open_streams,
                  .account = account,
                  .max_message_bytes = options.max_message_bytes,
                  .started = absl::Now()}) {}
 
   const ServerOptions options;
+  std::unique_ptr<StateStore> store;
   Metrics metrics;
   std::shared_ptr<MemoryAccount> account;
   JobRegistry jobs;
@@ -147,11 +187,16 @@ absl::Status ServeMetrics(const ServerOptions& options, Metrics& metrics,
 std::unique_ptr<grpc::Server> ServeGrpc(const ServerOptions& options, PlannerService& service,
                                         int& port) {
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(options.listen, Credentials(options), &port);
   builder.RegisterService(&service);
   // The calls refuse larger messages themselves, so that the refusal can name the flag. gRPC would
   // refuse them only once they are whole, too; its memory is bounded by the quota below.
   builder.SetMaxReceiveMessageSize(-1);
+  // What gRPC buffers for all connections, beside what the planner holds.
+  grpc::ResourceQuota quota("planner");
+  quota.Resize(
+      static_cast<size_t>(std::max(options.max_memory_bytes / 4, 4 * options.max_message_bytes)));
+  builder.SetResourceQuota(quota);
   // Without this a second planner could listen at the same port unnoticed.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Notices within a minute that the host of a silent agent is gone.
@@ -169,7 +214,11 @@ std::unique_ptr<grpc::Server> ServeGrpc(const ServerOptions& options, PlannerSer
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PlannerServer>> PlannerServer::Start(const ServerOptions& options) {
-  absl::Status status = CheckAddress("--listen", options.listen, options.insecure);
+  absl::Status status = CheckTls(options);
+  if (status.ok()) {
+    status =
+        CheckAddress("--listen", options.listen, options.insecure || !options.tls_cert.empty());
+  }
   if (status.ok() && !options.metrics_address.empty()) {
     status = CheckAddress("--metrics-address", options.metrics_address, options.insecure);
   }
@@ -182,7 +231,16 @@ absl::StatusOr<std::unique_ptr<PlannerServer>> PlannerServer::Start(const Server
   }();
   (void)plugins_added;
 
-  auto parts = std::make_unique<Parts>(options);
+  std::unique_ptr<StateStore> store = NewForgetfulStateStore();
+  if (!options.state_file.empty()) {
+    absl::StatusOr<std::unique_ptr<StateStore>> opened = OpenSqliteStateStore(options.state_file);
+    if (!opened.ok()) return opened.status();
+    store = *std::move(opened);
+  }
+  auto parts = std::make_unique<Parts>(options, std::move(store));
+  status = parts->jobs.Restore();
+  if (!status.ok()) return status;
+  for (const auto& job : parts->jobs.All()) parts->metrics.JobAdded(job->job().name());
   if (!options.metrics_address.empty()) {
     status = ServeMetrics(options, parts->metrics, parts->state_metrics, parts->exposer);
     if (!status.ok()) return status;

@@ -20,8 +20,16 @@ struct ServerOptions {
   std::string listen = "127.0.0.1:7070";
   // HOST:PORT to serve /metrics at over HTTP; port 0: any free one; empty: nowhere.
   std::string metrics_address = "127.0.0.1:7071";
-  // Allows an address that is not loopback without encryption.
+  // Allows addresses that are not loopback without encryption (/metrics never has any).
   bool insecure = false;
+  // PEM files: the planner's certificate and key, and the authorities that clients' certificates
+  // must come from. All or none of them; read again when they change.
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_client_ca;
+
+  // The SQLite file in which jobs, homes and plans survive a crash; empty: they do not.
+  std::string state_file;
 
   int planning_threads = 0;  // 0: as many as the machine has cores
   int stream_threads = 0;    // likewise
@@ -41,7 +49,8 @@ struct ServerOptions {
 class PlannerServer {
  public:
   // Listens and serves until Drain. INVALID_ARGUMENT naming a bad option; UNAVAILABLE when an
-  // address cannot be listened at.
+  // address cannot be listened at or the state file not used; other codes when what it holds cannot
+  // be restored.
   static absl::StatusOr<std::unique_ptr<PlannerServer>> Start(const ServerOptions& options);
 
   // Drains, if that was not done yet.

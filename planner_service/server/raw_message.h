@@ -3,6 +3,7 @@
 #ifndef RELIBRA_PLANNER_SERVICE_SERVER_RAW_MESSAGE_H_
 #define RELIBRA_PLANNER_SERVICE_SERVER_RAW_MESSAGE_H_
 
+#include <google/protobuf/message_lite.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/support/byte_buffer.h>
 
@@ -18,6 +19,12 @@ inline absl::Status CheckMessageBytes(int64_t bytes, int64_t max_message_bytes) 
   if (bytes <= max_message_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       bytes, " bytes exceed the quota of ", max_message_bytes, " bytes (--max-message-bytes)"));
+}
+
+// The same for a message that gRPC has parsed.
+inline absl::Status CheckMessageBytes(const google::protobuf::MessageLite& message,
+                                      int64_t max_message_bytes) {
+  return CheckMessageBytes(static_cast<int64_t>(message.ByteSizeLong()), max_message_bytes);
 }
 
 // Parses and empties `bytes`. INVALID_ARGUMENT when they are no such message.

@@ -14,6 +14,7 @@
 #include "planner_service/server/quoted.h"
 #include "planner_service/server/raw_message.h"
 #include "planner_service/server/record_streams.h"
+#include "planner_service/server/sequence_packing.h"
 #include "planner_service/server/version.h"
 
 namespace relibra::server {
@@ -74,6 +75,8 @@ grpc::ServerUnaryReactor* PlannerService::Answer(grpc::CallbackServerContext* ca
 grpc::ServerUnaryReactor* PlannerService::RegisterJob(grpc::CallbackServerContext* call,
                                                       const v1::RegisterJobRequest* request,
                                                       v1::RegisterJobResponse* response) {
+  absl::Status small = CheckMessageBytes(*request, context_.max_message_bytes);
+  if (!small.ok()) return Answer(call, "RegisterJob", small);
   absl::StatusOr<JobRegistry::Registered> registered = context_.jobs.Register(request->spec());
   if (!registered.ok()) {
     spdlog::warn("event=job_refused error={}", Quoted(registered.status().ToString()));
@@ -175,10 +178,27 @@ grpc::ServerUnaryReactor* PlannerService::PlanStep(grpc::CallbackServerContext* 
 }
 
 grpc::ServerUnaryReactor* PlannerService::PackSequences(grpc::CallbackServerContext* call,
-                                                        const v1::PackSequencesRequest*,
-                                                        v1::PackSequencesResponse*) {
-  return Answer(call, "PackSequences",
-                absl::UnimplementedError("this planner does not pack sequences yet"));
+                                                        const v1::PackSequencesRequest* request,
+                                                        v1::PackSequencesResponse* response) {
+  absl::Status small = CheckMessageBytes(*request, context_.max_message_bytes);
+  if (!small.ok()) return Answer(call, "PackSequences", small);
+  absl::StatusOr<std::shared_ptr<JobState>> job = context_.jobs.Find(request->key().job());
+  if (!job.ok()) return Answer(call, "PackSequences", job.status());
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  // Beside the job's plans, in their order: both read its homes.
+  context_.planning_pool.Submit(
+      request->key().job(), [this, job = *std::move(job), request, response, reactor] {
+        absl::StatusOr<v1::PackSequencesResponse> packed =
+            ProposeComposition(*job, *request, context_.planning_pool);
+        if (packed.ok()) {
+          *response = *std::move(packed);
+        } else {
+          job->SetLastError(packed.status().message());
+        }
+        context_.metrics.RequestDone("PackSequences", static_cast<int>(packed.status().code()));
+        reactor->Finish(ToGrpc(packed.status()));
+      });
+  return reactor;
 }
 
 grpc::ServerWriteReactor<v1::PlanUpdate>* PlannerService::GetPlan(
@@ -189,6 +209,8 @@ grpc::ServerWriteReactor<v1::PlanUpdate>* PlannerService::GetPlan(
 grpc::ServerUnaryReactor* PlannerService::JoinGroup(grpc::CallbackServerContext* call,
                                                     const v1::JoinGroupRequest* request,
                                                     v1::JoinGroupResponse* response) {
+  absl::Status small = CheckMessageBytes(*request, context_.max_message_bytes);
+  if (!small.ok()) return Answer(call, "JoinGroup", small);
   return NewJoinCall(context_, call, *request, response);
 }
 
@@ -200,7 +222,8 @@ grpc::ServerWriteReactor<v1::PlanUpdate>* PlannerService::WatchPlans(
 grpc::ServerUnaryReactor* PlannerService::ReportStep(grpc::CallbackServerContext* call,
                                                      const v1::ReportStepRequest* request,
                                                      v1::ReportStepResponse*) {
-  return Answer(call, "ReportStep", TakeReport(request->report()));
+  absl::Status small = CheckMessageBytes(*request, context_.max_message_bytes);
+  return Answer(call, "ReportStep", small.ok() ? TakeReport(request->report()) : small);
 }
 
 absl::Status PlannerService::TakeReport(const v1::StepReport& report) {
@@ -231,7 +254,12 @@ absl::Status PlannerService::TakeReport(const v1::StepReport& report) {
       (*job)->steps().Find({report.policy_version(), report.step()});
   if (!step.ok()) return absl::OkStatus();  // long forgotten
   const std::shared_ptr<const PlannedPass> pass = (*step)->TakeBackHomes(*group, report.digest());
-  if (pass != nullptr && state.homes.TakeBack(report.digest(), pass->homes_before)) {
+  if (pass == nullptr) return absl::OkStatus();
+  const bool taken_back = state.homes.TakeBack(report.digest(), pass->homes_before);
+  const StoredHomes homes = {*group, pass->homes_before, ""};
+  status = context_.store.TakeBack((*job)->stored_id(), *pass, taken_back ? &homes : nullptr);
+  if (!status.ok()) return status;
+  if (taken_back) {
     spdlog::warn("job={} step={} policy_version={} ep_group={} event=homes_taken_back",
                  report.job(), report.step(), report.policy_version(), report.ep_group());
   }

@@ -14,6 +14,7 @@
 #include "planner_service/server/memory_account.h"
 #include "planner_service/server/metrics.h"
 #include "planner_service/server/open_streams.h"
+#include "planner_service/server/state_store.h"
 #include "planner_service/server/step_planner.h"
 #include "planner_service/server/worker_pool.h"
 
@@ -25,7 +26,10 @@ struct ServiceContext {
   StepPlanner& planner;
   // Runs what takes longer than a moment: counting records, building messages of plans.
   WorkerPool& stream_pool;
+  // Plans and packs; one lane a job.
+  WorkerPool& planning_pool;
   Metrics& metrics;
+  StateStore& store;
   OpenStreams& open_streams;
   std::shared_ptr<MemoryAccount> account;  // the planner's own
   int64_t max_message_bytes = 0;

@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -142,76 +143,108 @@ void StepPlanner::Plan(std::shared_ptr<JobState> job, const v1::PlanStepRequest&
   });
 }
 
+// What is known of the groups of an order, and what is left to do.
+struct StepPlanner::Work {
+  std::shared_ptr<Step> step;
+  RequestDigest digest;
+  // By place in Order.groups: the pass, null where it is not planned yet; and then its loads.
+  Passes passes;
+  std::vector<std::shared_ptr<const ChargedLoads>> loads;
+
+  bool all_planned() const {
+    return std::all_of(passes.begin(), passes.end(), [](const auto& p) { return p != nullptr; });
+  }
+};
+
 absl::StatusOr<StepPlanner::Passes> StepPlanner::PlanNow(const Order& order) {
+  absl::StatusOr<Work> work = Begin(order);
+  if (!work.ok()) return work.status();
+  // The same request again gets the same plan.
+  if (work->all_planned()) return std::move(work->passes);
+  const bool was_planned = !work->step->passes().empty();
+  absl::Status status = SealRecords(order, *work);
+  if (!status.ok()) return status;
+  status = PlanAndAnnounce(order, *work);
+  if (!status.ok()) {
+    if (!was_planned) work->step->records().Unseal();
+    return status;
+  }
+  return std::move(work->passes);
+}
+
+absl::StatusOr<StepPlanner::Work> StepPlanner::Begin(const Order& order) {
   const Job& job = order.job->job();
   const v1::PlanStepRequest& request = *order.request;
-  absl::StatusOr<std::shared_ptr<Step>> found = request.has_counts()
-                                                    ? order.job->steps().FindOrCreate(order.id)
-                                                    : order.job->steps().Find(order.id);
-  if (!found.ok()) return found.status();
-  Step& step = **found;
-
-  // Known passes first: the same request again gets the same plan.
-  Passes passes(order.groups.size());
-  std::vector<std::shared_ptr<const ChargedLoads>> loads(order.groups.size());
-  RequestDigest digest{.loads = "", .options = OptionsDigest(order.options)};
-  bool all_known = true;
+  absl::StatusOr<std::shared_ptr<Step>> step = request.has_counts()
+                                                   ? order.job->steps().FindOrCreate(order.id)
+                                                   : order.job->steps().Find(order.id);
+  if (!step.ok()) return step.status();
+  Work work = {.step = *std::move(step),
+               .digest = {.loads = "", .options = OptionsDigest(order.options)},
+               .passes = Passes(order.groups.size()),
+               .loads = std::vector<std::shared_ptr<const ChargedLoads>>(order.groups.size())};
   for (size_t i = 0; i < order.groups.size(); ++i) {
     const int group = order.groups[i];
-    passes[i] = step.FindPass(order.pass, group);
+    work.passes[i] = work.step->FindPass(order.pass, group);
     if (request.has_counts()) {
       absl::StatusOr<std::shared_ptr<const ChargedLoads>> counted =
-          CountedLoads(job, group, request.counts(), step);
+          CountedLoads(job, group, request.counts(), *work.step);
       if (!counted.ok()) return counted.status();
-      loads[i] = *std::move(counted);
-    } else if (request.has_uploaded_counts() && passes[i] == nullptr) {
-      loads[i] = step.FindUpload(order.pass, group);
-      if (loads[i] == nullptr) {
+      work.loads[i] = *std::move(counted);
+    } else if (request.has_uploaded_counts() && work.passes[i] == nullptr) {
+      work.loads[i] = work.step->FindUpload(order.pass, group);
+      if (work.loads[i] == nullptr) {
         return absl::FailedPreconditionError(
             absl::StrCat("no loads were uploaded for pass \"", order.pass, "\" of ",
                          ToString(order.id), ", EP group \"", job.groups[group].name, "\""));
       }
     }
-    if (digest.loads.empty()) digest.loads = LoadsDigestOf(request, loads[i].get());
-    if (passes[i] == nullptr) {
-      all_known = false;
-    } else if (passes[i]->request != digest) {
-      return AnotherRequest(*passes[i], digest);
+    if (i == 0) work.digest.loads = LoadsDigestOf(request, work.loads[i].get());
+    if (work.passes[i] != nullptr && work.passes[i]->request != work.digest) {
+      return AnotherRequest(*work.passes[i], work.digest);
     }
   }
-  if (all_known) return passes;
+  return work;
+}
 
-  const bool was_planned = !step.passes().empty();
+absl::Status StepPlanner::SealRecords(const Order& order, Work& work) {
+  const v1::PlanStepRequest& request = *order.request;
   const std::string by = absl::StrCat("pass \"", order.pass, "\" of ", ToString(order.id));
-  absl::Status sealed = step.records().ReadAndSeal(
+  return work.step->records().ReadAndSeal(
       by, [&](const StepRecords::SequenceMap& sequences) -> absl::Status {
         if (!request.has_composition()) return absl::OkStatus();
         for (size_t i = 0; i < order.groups.size(); ++i) {
-          if (passes[i] != nullptr) continue;
-          absl::StatusOr<std::shared_ptr<const ChargedLoads>> composed =
-              ComposedLoads(job, order.groups[i], request.composition(), sequences, step);
+          if (work.passes[i] != nullptr) continue;
+          absl::StatusOr<std::shared_ptr<const ChargedLoads>> composed = ComposedLoads(
+              order.job->job(), order.groups[i], request.composition(), sequences, *work.step);
           if (!composed.ok()) return composed.status();
-          loads[i] = *std::move(composed);
+          work.loads[i] = *std::move(composed);
         }
         return absl::OkStatus();
       });
-  if (!sealed.ok()) return sealed;
+}
 
+absl::Status StepPlanner::PlanAndAnnounce(const Order& order, Work& work) {
   Passes made;
+  std::vector<StoredHomes> homes;
   for (size_t i = 0; i < order.groups.size(); ++i) {
-    if (passes[i] != nullptr) continue;
+    if (work.passes[i] != nullptr) continue;
+    const int group = order.groups[i];
     absl::StatusOr<std::shared_ptr<PlannedPass>> pass =
-        PlanGroup(order, step, order.groups[i], std::move(loads[i]));
-    if (!pass.ok()) {
-      if (!was_planned) step.records().Unseal();
-      return pass.status();
+        PlanGroup(order, *work.step, group, std::move(work.loads[i]));
+    if (!pass.ok()) return pass.status();
+    (*pass)->request = work.digest;
+    work.passes[i] = *std::move(pass);
+    made.push_back(work.passes[i]);
+    if (work.step->Homes(group) == nullptr) {
+      homes.push_back({group, HomesOf(made.back()->plan), made.back()->plan.digest});
     }
-    (*pass)->request = digest;
-    passes[i] = *std::move(pass);
-    made.push_back(passes[i]);
   }
-  Announce(*order.job, step, made);
-  return passes;
+  // What was announced must be known after a crash, so it is stored first.
+  absl::Status stored = store_.AddPasses(order.job->stored_id(), made, homes);
+  if (!stored.ok()) return stored;
+  Announce(*order.job, *work.step, made);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<PlannedPass>> StepPlanner::PlanGroup(
@@ -259,8 +292,15 @@ void StepPlanner::Announce(JobState& job, Step& step, const Passes& made) {
         summary.moves, summary.replicas, summary.bridges, pass->loads->missing_share,
         summary.plan_seconds);
   }
-  for (const StepId& forgotten : job.steps().ForgetOldSteps()) {
+  const std::vector<StepId> all_forgotten = job.steps().ForgetOldSteps();
+  for (const StepId& forgotten : all_forgotten) {
     for (int g = 0; g < job.num_groups(); ++g) job.group(g).feed.Forget(forgotten);
+  }
+  absl::Status stored = store_.ForgetSteps(job.stored_id(), all_forgotten);
+  if (!stored.ok()) {
+    // They are forgotten again when the planner starts.
+    spdlog::warn("job={} event=forget_failed error={}", job.job().name(),
+                 Quoted(stored.ToString()));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "planner_service/server/job_registry.h"
 #include "planner_service/server/metrics.h"
+#include "planner_service/server/state_store.h"
 #include "planner_service/server/worker_pool.h"
 #include "relibra/v1/planner.pb.h"
 
@@ -25,8 +26,9 @@ class StepPlanner {
   using Passes = std::vector<std::shared_ptr<const PlannedPass>>;  // one an EP group
   using DoneCallback = std::function<void(absl::StatusOr<Passes>)>;
 
-  // Both must outlive this; all plans must be done before it is destroyed.
-  StepPlanner(WorkerPool& pool, Metrics& metrics) : pool_(pool), metrics_(metrics) {}
+  // All must outlive this; all plans must be done before it is destroyed.
+  StepPlanner(WorkerPool& pool, StateStore& store, Metrics& metrics)
+      : pool_(pool), store_(store), metrics_(metrics) {}
 
   // Plans what the request asks for (see Planner.PlanStep), keeps and announces it, then calls
   // `done` once, on a thread of the pool or on this one. The request must live until then.
@@ -35,14 +37,21 @@ class StepPlanner {
 
  private:
   struct Order;
+  struct Work;
 
   absl::StatusOr<Passes> PlanNow(const Order& order);
+  // Looks up what is planned already and the loads that are given outright.
+  absl::StatusOr<Work> Begin(const Order& order);
+  // Takes no more records; makes the loads of a composition.
+  absl::Status SealRecords(const Order& order, Work& work);
+  absl::Status PlanAndAnnounce(const Order& order, Work& work);
   // Plans one group; neither kept nor announced yet.
   absl::StatusOr<std::shared_ptr<PlannedPass>> PlanGroup(const Order& order, Step& step, int group,
                                                          std::shared_ptr<const ChargedLoads> loads);
   void Announce(JobState& job, Step& step, const Passes& made);
 
   WorkerPool& pool_;
+  StateStore& store_;
   Metrics& metrics_;
 };
 

@@ -1,5 +1,7 @@
 #include "planner_service/server/step_store.h"
 
+#include <limits>
+
 #include "absl/strings/str_cat.h"
 
 namespace relibra::server {
@@ -121,6 +123,20 @@ std::vector<StepId> StepStore::ForgetOldSteps() {
     }
   }
   return ids;
+}
+
+void StepStore::NoteForgotten() {
+  absl::MutexLock lock(&mutex_);
+  if (static_cast<int>(steps_.size()) < limits_.keep_steps) return;
+  StepId before = steps_.begin()->first;
+  if (before == StepId()) return;
+  if (before.step > 0) {
+    --before.step;
+  } else {
+    before = {.policy_version = before.policy_version - 1,
+              .step = std::numeric_limits<uint32_t>::max()};
+  }
+  if (!last_forgotten_.has_value() || *last_forgotten_ < before) last_forgotten_ = before;
 }
 
 std::vector<std::shared_ptr<Step>> StepStore::All() const {

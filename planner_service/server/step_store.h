@@ -90,6 +90,10 @@ class StepStore {
   // after a step is planned. Returns the ids forgotten.
   std::vector<StepId> ForgetOldSteps();
 
+  // Notes that the steps before the first one were forgotten in an earlier life, if as many as are
+  // kept are planned. Called once all steps of that life are back.
+  void NoteForgotten();
+
   // All steps, ascending by id.
   std::vector<std::shared_ptr<Step>> All() const;
 
@@ -100,6 +104,7 @@ class StepStore {
 
   mutable absl::Mutex mutex_;
   std::map<StepId, std::shared_ptr<Step>> steps_ ABSL_GUARDED_BY(mutex_);
+  // Steps up to this one are forgotten. After a restart it may be an id that no step had.
   std::optional<StepId> last_forgotten_ ABSL_GUARDED_BY(mutex_);
 };
 

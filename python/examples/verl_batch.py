@@ -33,9 +33,11 @@ def main() -> None:
     job = recorded.job("verl-example", LayerAxis.ALL_LAYERS)
     with Planner(recorded.address(), job) as planner:
         names = verl.add_batch(planner, batch(), step=STEP)
-        # What rearrange_micro_batches gave each of 8 data-parallel ranks: here one row at a time.
-        rank_rows = [[[rank], [rank + 8]] for rank in range(8)]
-        recorded.show(planner, planner.plan_step(STEP, verl.composition(rank_rows, names)))
+        # Each of 8 data-parallel ranks gets two rows, and rearrange_micro_batches on that rank
+        # made a micro-batch of each.
+        rank_names = [names[2 * rank : 2 * rank + 2] for rank in range(8)]
+        composition = verl.composition([[[0], [1]]] * 8, rank_names)
+        recorded.show(planner, planner.plan_step(STEP, composition))
         planner.delete_job()
 
 

@@ -14,28 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
-import numpy as np
 
-from relibra import routing
+from relibra import _messages, routing
 from relibra._api import CHANNEL_OPTIONS, Calls
-from relibra.arrays import Array, require_integers, to_numpy
+from relibra.arrays import Array
 from relibra.errors import NotFoundError
-from relibra.job import ID_TYPES, JobSpec, PlanOptions
+from relibra.job import JobSpec, PlanOptions
 from relibra.plan import Composition, Packing, Plan
 from relibra.retry import Backoff
 from relibra.sender import RoutingSender, SenderOptions, SenderStats
 from relibra.status import ServiceStatus
 from relibra.v1 import planner_pb2, routing_pb2
-
-T = TypeVar("T")
-
-# A sequence's routing is sent in pieces of about this size, each at its token offset.
-_PIECE_BYTES = 1 << 20
-# Counts larger than this are uploaded in messages of this size before planning.
-_COUNTS_MESSAGE_ENTRIES = 1 << 18
 
 
 class Planner:
@@ -142,7 +134,7 @@ class Planner:
                 f"sequence {sequence_id}: rows up to {rows}, but it has {sequence_tokens} tokens"
             )
         ids = routing.for_wire(decoded.ids, self._job)
-        records = list(_pieces(sequence_id, ids, offset, sequence_tokens, prompt_group))
+        records = list(_messages.pieces(sequence_id, ids, offset, sequence_tokens, prompt_group))
         self._sender.put(key, records, timeout)
 
     def add_batch(
@@ -256,9 +248,9 @@ class Planner:
         if isinstance(loads, Composition):
             request.composition.CopyFrom(loads.to_proto())
         elif loads is not None:
-            counts = _checked_counts(loads)
-            if counts.size <= _COUNTS_MESSAGE_ENTRIES:
-                request.counts.CopyFrom(next(_count_messages(counts)))
+            counts = _messages.checked_counts(loads)
+            if counts.size <= _messages.COUNTS_MESSAGE_ENTRIES:
+                request.counts.CopyFrom(next(_messages.count_messages(counts)))
             else:
                 self._upload(request, counts)
                 request.uploaded_counts = True
@@ -358,7 +350,7 @@ class Planner:
 
     def _upload(self, request: Any, counts: Array) -> None:
         def messages() -> Iterator[Any]:
-            for part in _count_messages(counts):
+            for part in _messages.count_messages(counts):
                 yield planner_pb2.UploadLoadsRequest(
                     key=request.key,
                     ep_group=request.ep_group,
@@ -367,62 +359,3 @@ class Planner:
                 )
 
         self._backoff.call(lambda: self._calls.UploadLoads(messages(), timeout=self._timeout))
-
-
-def _pieces(
-    sequence_id: str, ids: Array, offset: int, sequence_tokens: int, prompt_group: str
-) -> Iterator[Any]:
-    """RoutingRecords of about _PIECE_BYTES each; ids [tokens, layers, top_k] as for the wire."""
-    tokens, layers, top_k = ids.shape
-    row_bytes = max(1, layers * top_k * ids.itemsize)
-    rows = max(1, _PIECE_BYTES // row_bytes)
-    for first in range(0, max(tokens, 1), rows):
-        part = ids[first : first + rows]
-        yield routing_pb2.RoutingRecord(
-            sequence_id=sequence_id,
-            token_offset=offset + first,
-            sequence_tokens=sequence_tokens,
-            prompt_group=prompt_group,
-            ids=routing_pb2.RoutedIds(
-                id_type=ID_TYPES[ids.dtype.name],
-                num_tokens=len(part),
-                num_layers=layers,
-                top_k=top_k,
-                ids=part.tobytes(),
-            ),
-        )
-
-
-def _checked_counts(loads: Any) -> Array:
-    counts = require_integers(to_numpy(loads), "loads")
-    if counts.ndim != 4:
-        raise ValueError(
-            "loads: expected [micro_batches, layers, source_ranks, experts], got shape "
-            f"{counts.shape}"
-        )
-    wrong = np.argwhere((counts < 0) | (counts > np.uint64(2**32 - 1)))
-    if len(wrong):
-        m, layer, rank, expert = (int(index) for index in wrong[0])
-        raise ValueError(
-            f"loads: micro-batch {m}, layer {layer}, rank {rank}, expert {expert}: expected a "
-            f"count of 32 bits, got {counts[m, layer, rank, expert]}"
-        )
-    return counts
-
-
-def _count_messages(counts: Array) -> Iterator[Any]:
-    """LoadCounts messages of about _COUNTS_MESSAGE_ENTRIES numbers each."""
-    micro_batches, layers, ranks, experts = counts.shape
-    matrices = counts.reshape(micro_batches * layers, ranks * experts)
-    at_once = max(1, _COUNTS_MESSAGE_ENTRIES // max(1, ranks * experts))
-    for first in range(0, max(1, len(matrices)), at_once):
-        message = routing_pb2.LoadCounts(
-            num_micro_batches=micro_batches,
-            num_layers=layers,
-            num_source_ranks=ranks,
-            num_experts=experts,
-            first_entry=first,
-        )
-        for matrix in matrices[first : first + at_once]:
-            message.entries.add(counts=matrix.tolist())
-        yield message

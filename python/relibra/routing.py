@@ -222,10 +222,12 @@ def check(ids: Array, job: JobSpec, sequence_id: str) -> None:
             "after EPLB is the usual cause"
         )
     if job.model.top_k > 1:
-        zero = np.flatnonzero(~moe.any(axis=(0, 2)))
-        if len(zero):
+        # A few rows clear nearly every layer of suspicion, and reading all rows takes longer.
+        suspects = np.flatnonzero(~moe[:8].any(axis=(0, 2)))
+        zero = [layer for layer in suspects.tolist() if not moe[:, layer].any()]
+        if zero:
             raise ValueError(
-                f"sequence {sequence_id}: MoE layer {job.model.moe_layer_ids[int(zero[0])]} is "
+                f"sequence {sequence_id}: MoE layer {job.model.moe_layer_ids[zero[0]]} is "
                 "zero throughout: a dense layer's row, a pipeline stage that was not gathered, or "
                 "rows filled with zeros that were never recorded"
             )
@@ -296,12 +298,13 @@ def split_batch(
             (jagged) tensor, or a list of arrays [tokens, layers, top_k].
         attention_mask: [batch, tokens], true where a token is real; None for nested batches.
         last_row: the row of a sequence's last token. "placeholder": never recorded, drop it;
-            "recorded": keep it (a trainer's own recording, R2); "auto": drop it when it is zero
-            throughout, which no recorded row with top_k > 1 is. With top_k 1 zeros are expert 0 or
-            nothing, so "auto" then raises ValueError.
+            "recorded": keep it (a trainer's own recording, R2); "auto": every row that is zero
+            throughout was never recorded (the last one, a turn that no engine saw), see
+            zeros_as_unrouted. With top_k 1 zeros are expert 0 or nothing, so "auto" then raises
+            ValueError when the last row is zero.
 
     Returns:
-        For each sequence its rows [tokens or tokens - 1, layers, top_k] and its count of tokens.
+        For each sequence its rows [tokens or fewer, layers, top_k] and its count of tokens.
     """
     rows = unbind_nested(routed_experts)
     if rows is None and isinstance(routed_experts, (list, tuple)):
@@ -319,19 +322,40 @@ def split_batch(
                 f"two axes, got {batch.shape} and {mask.shape}"
             )
         sequences = [batch[i][mask[i]] for i in range(len(batch))]
-    return [(_without_placeholder(ids, last_row), len(ids)) for ids in sequences]
+    return [(_without_placeholders(ids, last_row), len(ids)) for ids in sequences]
 
 
-def _without_placeholder(ids: Array, last_row: LastRow) -> Array:
+def _without_placeholders(ids: Array, last_row: LastRow) -> Array:
     if len(ids) == 0 or last_row == "recorded":
         return ids
     if last_row == "placeholder":
         return ids[:-1]
-    if ids[-1].any():
-        return ids
     if ids.shape[-1] == 1:
+        if ids[-1].any():
+            return ids
         raise ValueError(
             "last_row: with top_k 1 a last row of zeros can be expert 0 or a placeholder; say "
             "which"
         )
-    return ids[:-1]
+    return zeros_as_unrouted(ids)
+
+
+def zeros_as_unrouted(ids: Array) -> Array:
+    """Takes rows that are zero throughout for what they are: never recorded.
+
+    No recorded row is so: it would route a token to expert 0 more than once in every layer.
+
+    Args:
+        ids: [tokens, layers, top_k] with top_k above 1.
+
+    Returns:
+        The ids without such rows at the end, and with -1 in those before.
+    """
+    recorded = ids.any(axis=(1, 2))
+    rows = int(np.flatnonzero(recorded)[-1]) + 1 if recorded.any() else 0
+    ids, recorded = ids[:rows], recorded[:rows]
+    if recorded.all():
+        return ids
+    signed = ids.astype(np.promote_types(ids.dtype, np.int8))
+    signed[~recorded] = -1
+    return signed

@@ -32,7 +32,9 @@ class PlannerProcess:
         self.port = int(serving[1])
         self.address = f"127.0.0.1:{self.port}"
         # Reads on, so that the planner never waits for its log to be read.
-        self._reader = threading.Thread(target=self.log.extend, args=(self.process.stdout,))
+        self._reader = threading.Thread(
+            target=self.log.extend, args=(self.process.stdout,), daemon=True
+        )
         self._reader.start()
 
     def _end(self, number):

@@ -55,7 +55,8 @@ def test_verl_without_routing_says_what_to_set(planner):
 def test_verl_micro_batches_there_and_back():
     names = ["a", "b", "c", "d"]
     rows = [[[0, 3], [1]], [[2], []]]
-    composition = verl.composition(rows, names)
+    composition = verl.composition(rows, [names, names])
+    assert composition == verl.composition([[[0, 2], [1]], [[0], []]], [["a", "b", "d"], ["c"]])
     assert [s.sequence_id for s in composition.micro_batch(0)] == ["a", "d", "c"]
     assert verl.micro_batch_rows(composition, names) == rows
 

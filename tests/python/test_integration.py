@@ -182,6 +182,16 @@ def test_few_missing_routes_are_spread_and_reported(server, spec, random):
         assert plan.summary.missing_share == pytest.approx(4 / 101)
 
 
+def test_a_sequence_that_came_back_without_routes_is_all_missing(server, spec, random):
+    ids = routing(random, 1000)
+    with Planner(server.address, spec) as planner:
+        planner.add_routing("s", ids, step=1)
+        planner.add_routing("lost", ids[:0], step=1, sequence_tokens=11)
+        (plan,) = planner.plan_step(1, one_micro_batch(["s", "lost"]))
+        assert plan.summary.tokens == 1010 * LAYERS * TOP_K
+        assert plan.summary.missing_share == pytest.approx(10 / 1010)
+
+
 def test_dense_layers_are_no_load(server, spec, random):
     wide_spec = JobSpec(
         spec.job, spec.model, spec.topology, (), LayerAxis.ALL_LAYERS, "", num_hidden_layers=7
@@ -231,7 +241,7 @@ def test_loads_too_large_for_one_message_give_the_same_plan(server, spec, random
     options = PlanOptions(max_moves=0)
     with Planner(server.address, spec) as planner:
         (whole,) = planner.plan_step(1, loads, options=options)
-        monkeypatch.setattr("relibra.client._COUNTS_MESSAGE_ENTRIES", 300)
+        monkeypatch.setattr("relibra._messages.COUNTS_MESSAGE_ENTRIES", 300)
         (pieces,) = planner.plan_step(2, loads, options=options)
         assert pieces.digest == whole.digest
         assert whole.summary.tokens == loads.sum()

@@ -231,6 +231,12 @@ def test_a_moe_layer_that_is_zero_throughout_is_refused():
         routing.check(ids, job(), "s")
 
 
+def test_a_moe_layer_that_is_zero_only_at_first_is_taken():
+    ids = np.tile(IDS, (10, 1, 1))
+    ids[:15, 1] = 0
+    routing.check(ids, job(), "s")
+
+
 def test_with_top_1_a_layer_of_zeros_is_expert_0():
     spec = JobSpec("job", Model((0, 1), 8, 1), Topology(1, 2))
     routing.check(np.zeros((2, 2, 1), int), spec, "s")
@@ -279,6 +285,23 @@ def test_a_recorded_last_row_is_kept():
     batch[0, 4] = [[1, 2], [3, 4]]
     ((ids, tokens),) = routing.split_batch(batch, mask)
     assert (len(ids), tokens) == (4, 4)
+
+
+def test_rows_that_no_engine_saw_are_missing_and_credit_no_expert():
+    batch, mask = padded([4])
+    batch[0, 2:4] = 0  # a tool's answer at the end: rows 1..4 are real, only the first is recorded
+    ((ids, tokens),) = routing.split_batch(batch, mask)
+    assert (len(ids), tokens) == (1, 4)
+    batch[0, 4] = [[1, 2], [3, 4]]  # and the model goes on after it
+    ((ids, tokens),) = routing.split_batch(batch.astype(np.uint8), mask)
+    assert (len(ids), tokens) == (4, 4)
+    assert (ids[1:3] == -1).all()
+    assert ids[0].all() and ids[3].all()
+
+
+def test_a_sequence_without_any_recorded_row_is_empty():
+    ((ids, tokens),) = routing.split_batch(np.zeros((1, 3, 2, 2), int), np.ones((1, 3)))
+    assert (len(ids), tokens) == (0, 3)
 
 
 def test_a_row_of_zeros_with_top_1_must_be_explained():

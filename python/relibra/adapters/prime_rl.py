@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from relibra import routing
 from relibra.client import Planner
 
@@ -29,8 +27,7 @@ def add_sample(
     """Hands over one sample's routing.
 
     prime-rl pads the tail with rows of zeros up to the count of tokens. Those were never recorded,
-    so they are left out here: rows at the end that are zero throughout, which no real row with
-    top_k above 1 is.
+    so they are left out here (with top_k above 1; see relibra.routing.zeros_as_unrouted).
 
     Args:
         planner: the job's client.
@@ -43,9 +40,8 @@ def add_sample(
     """
     piece = routing.decode(routed_experts, planner.job)
     ids = piece.ids
-    if planner.job.model.top_k > 1 and len(ids):
-        recorded = np.flatnonzero(ids.any(axis=(1, 2)))
-        ids = ids[: int(recorded[-1]) + 1 if len(recorded) else 0]
+    if planner.job.model.top_k > 1:
+        ids = routing.zeros_as_unrouted(ids)
     planner.add_routing(
         sequence_id,
         ids,

@@ -65,8 +65,8 @@ def add_batch(
         batch: with routed_experts; rows of padding are told by attention_mask.
         step: the training step.
         policy_version: of the rollout.
-        last_row: verl fills the row of the last token, which no engine records, with zeros. "auto"
-            drops it where it is zero; see relibra.routing.split_batch.
+        last_row: verl fills rows that no engine recorded, as that of the last token, with zeros.
+            "auto" takes such rows for missing; see relibra.routing.split_batch.
 
     Raises:
         ValueError: the batch has no routed_experts: set actor.router_replay.mode to R2 or R3.
@@ -93,18 +93,22 @@ def add_batch(
 
 def composition(
     rank_rows: Sequence[Sequence[Sequence[int]]],
-    names: Sequence[str],
+    rank_names: Sequence[Sequence[str]],
     source_ranks: Sequence[int] | None = None,
 ) -> Composition:
     """The composition of verl's own micro-batches.
 
     Args:
-        rank_rows: rank_rows[r][m]: rows of the whole batch that data-parallel rank r runs in
-            micro-batch m (what rearrange_micro_batches returns as index lists, by rank).
-        names: the rows' sequence ids.
-        source_ranks: the EP rank of each r.
+        rank_rows: rank_rows[r][m]: rows of its batch that data-parallel rank r runs in micro-batch
+            m: the index lists that rearrange_micro_batches returned on that rank.
+        rank_names: rank_names[r]: the sequence ids of the rows of that rank's batch. Where rows are
+            those of the whole batch, the same ids for every rank.
+        source_ranks: the EP rank of each r; None: r itself.
     """
-    schedule = [[[names[row] for row in rows] for rows in rank] for rank in rank_rows]
+    schedule = [
+        [[names[row] for row in rows] for rows in micro_batches]
+        for micro_batches, names in zip(rank_rows, rank_names, strict=True)
+    ]
     return Composition.from_schedule(schedule, source_ranks)
 
 

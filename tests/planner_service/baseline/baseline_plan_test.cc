@@ -144,7 +144,7 @@ TEST(PlanEplbTest, CarriesEplbsLoadsAndKeepsTheRulesOfPlans) {
         total += static_cast<double>(micro_batch[e]) / layer->logical_count[e];
       }
       sum_of_ratios += *std::max_element(rank_load.begin(), rank_load.end()) * ranks / total;
-      total_copies_over_mean += copies / ranks * ranks / total;
+      total_copies_over_mean += copies / total;
     }
     EXPECT_THAT(eplb->plan.summary.imbalance_after,
                 DoubleNear(sum_of_ratios / 2, total_copies_over_mean / 2));
