@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "relibra/v1/planner.grpc.pb.h"
@@ -70,9 +71,15 @@ class MainJob : public ::testing::TestWithParam<const char*> {
     return agents;
   }
 
+  // Waits for all at once: shared memory takes a dead process for a living one until somebody has
+  // waited for it.
   static std::vector<int> WaitAll(std::vector<ChildProcess>& agents) {
-    std::vector<int> statuses;
-    for (ChildProcess& agent : agents) statuses.push_back(agent.Wait());
+    std::vector<int> statuses(agents.size());
+    std::vector<std::thread> waits;
+    for (size_t i = 0; i < agents.size(); ++i) {
+      waits.emplace_back([&, i] { statuses[i] = agents[i].Wait(); });
+    }
+    for (std::thread& wait : waits) wait.join();
     return statuses;
   }
 
@@ -114,7 +121,6 @@ TEST_P(MainJob, AnAgentKilledMidMoveLeavesTheOthersWithAnErrorAndTheirWeightsInt
     agents.emplace_back(SelfTest(rank, rank == 3 ? std::vector<std::string>{"--die-at-fetch", "3"}
                                                  : std::vector<std::string>{}));
   }
-  agents[3].Wait();  // a dead process that nobody has waited for still looks alive to UCX
   const std::vector<int> statuses = WaitAll(agents);
   for (int rank = 0; rank < kRanks; ++rank) {
     if (rank == 3) {
