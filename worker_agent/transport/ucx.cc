@@ -100,7 +100,7 @@ class UcxRemoteRegion : public RemoteRegion {
 // All state of the class is guarded by the worker's mutex; UCX's callbacks run under it too.
 class UcxTransport : public Transport {
  public:
-  UcxTransport(UcxOptions options, std::unique_ptr<UcxWorker> worker, std::string address)
+  UcxTransport(UcxOptions options, std::unique_ptr<UcxWorker> worker, const std::string& address)
       : options_(std::move(options)),
         one_sided_(options_.one_sided == OneSided::kAuto ? HardwareReadsMemory(options_.transports)
                                                          : options_.one_sided == OneSided::kOn),
