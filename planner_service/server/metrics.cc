@@ -7,6 +7,9 @@
 namespace relibra::server {
 namespace {
 
+// Not "job": that is Prometheus's own label for what it scrapes.
+constexpr char kJobLabel[] = "training_job";
+
 using prometheus::BuildCounter;
 using prometheus::BuildGauge;
 using prometheus::BuildHistogram;
@@ -130,9 +133,9 @@ Metrics::Metrics()
 }
 
 Metrics::OfJob Metrics::AddJob(const std::string& job) {
-  const prometheus::Labels labels = {{"job", job}};
+  const prometheus::Labels labels = {{kJobLabel, job}};
   const auto with = [&](const char* name, const char* value) {
-    return prometheus::Labels{{"job", job}, {name, value}};
+    return prometheus::Labels{{kJobLabel, job}, {name, value}};
   };
   return {.records = &records_.Add(labels),
           .repeated_records = &repeated_records_.Add(labels),

@@ -1,5 +1,6 @@
 // What the planner tells Prometheus. Names, units and labels are listed in metrics.cc; labels are
-// job, RPC method, status code and outcome only, so their number is bounded by the quota of jobs.
+// training_job, RPC method, status code and outcome only, so their number is bounded by the quota
+// of jobs.
 #ifndef RELIBRA_PLANNER_SERVICE_SERVER_METRICS_H_
 #define RELIBRA_PLANNER_SERVICE_SERVER_METRICS_H_
 

@@ -34,9 +34,9 @@ std::vector<prometheus::MetricFamily> StateMetrics::Collect() const {
     int watching = 0;
     for (int g = 0; g < job->num_groups(); ++g) watching += job->group(g).agents.num_watching();
     const std::string& name = job->job().name();
-    Add(agents, watching, "job", name);
-    Add(steps, static_cast<double>(job->steps().All().size()), "job", name);
-    Add(job_memory, static_cast<double>(job->account()->used()), "job", name);
+    Add(agents, watching, "training_job", name);
+    Add(steps, static_cast<double>(job->steps().All().size()), "training_job", name);
+    Add(job_memory, static_cast<double>(job->account()->used()), "training_job", name);
   }
   auto memory = Gauges("relibra_memory_bytes", "Memory held for all jobs, as charged.");
   Add(memory, static_cast<double>(account_->used()));

@@ -193,10 +193,11 @@ TEST(PlannerBinaryTest, ServesMetricsThatPromtoolFindsClean) {
   const std::string answer = HttpGet(planner.metrics_port(), "/metrics");
   EXPECT_THAT(answer, HasSubstr("HTTP/1.1 200"));
   for (const char* line :
-       {"relibra_build_info{version=", "relibra_jobs 1\n", "relibra_plans_total{job=\"demo\"} 1\n",
-        "relibra_plan_seconds_count{job=\"demo\"} 1\n",
-        "relibra_agents_connected{job=\"demo\"} 0\n",
-        "relibra_balancedness_after_ratio{job=\"demo\"}",
+       {"relibra_build_info{version=", "relibra_jobs 1\n",
+        "relibra_plans_total{training_job=\"demo\"} 1\n",
+        "relibra_plan_seconds_count{training_job=\"demo\"} 1\n",
+        "relibra_agents_connected{training_job=\"demo\"} 0\n",
+        "relibra_balancedness_after_ratio{training_job=\"demo\"}",
         "relibra_requests_total{code=\"OK\",method=\"PlanStep\"} 1\n",
         "relibra_queued_tasks{pool=\"planning\"} 0\n", "relibra_memory_bytes "}) {
     EXPECT_THAT(answer, HasSubstr(line));
