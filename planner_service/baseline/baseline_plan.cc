@@ -107,9 +107,11 @@ absl::Status SetHomes(const Topology& topology, int layer,
     if (home < 0) {
       home = holders[e][0];
       status.Update(absl::FailedPreconditionError(absl::StrCat(
-          "eplb: layer ", layer, ", expert ", e, ": its copies are on rank ", home,
-          holders[e].size() > 1 ? " and others" : "", ", where ", capacity,
-          " other experts must be at home: no choice of homes gives every rank ", capacity)));
+          "eplb: layer ", layer, ", expert ", e, ": every rank that EPLB puts it on (rank ", home,
+          holders[e].size() > 1 ? " and others" : "", ") is home to ", capacity,
+          " other experts already, whatever the choice of homes: this placement can be evaluated, "
+          "but is no plan, which must give every rank ",
+          capacity, " homes")));
     }
     if (home != current[e]) {
       plan.moves.push_back(

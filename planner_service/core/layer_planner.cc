@@ -90,18 +90,17 @@ std::vector<BridgeChoice> BridgeChoices(const Topology& topology, absl::Span<con
                                         const PlanOptions& options) {
   const int most = std::min(options.bridges.value_or(kMostBridgesByItself), topology.gpus_per_node);
   const double perfect = static_cast<double>(TotalOf(totals)) / topology.num_ranks();
-  std::vector<BridgeChoice> choices(1);
-  for (int k = 1; k <= most; ++k) {
+  std::vector<BridgeChoice> choices;
+  for (int k = 0; k <= most; ++k) {
     std::vector<Bridge> bridges = ChooseBridges(topology, totals, homes, k);
-    if (bridges.size() == choices.back().bridges.size()) break;
-    choices.push_back({std::move(bridges)});
-  }
-  for (size_t k = 0; k < choices.size(); ++k) {
-    BridgeChoice& choice = choices[k];
-    if (!options.bridges) choice.charge = kBridgeGain * perfect * static_cast<double>(k);
+    if (k > 0 && bridges.size() == choices.back().bridges.size()) break;
+    BridgeChoice& choice = choices.emplace_back();
+    choice.bridges = std::move(bridges);
+    if (!options.bridges) choice.charge = kBridgeGain * perfect * k;
+    const auto level = static_cast<double>(LevelObjective(topology, totals, homes, choice.bridges));
     choice.least_cost =
-        static_cast<double>(LevelObjective(topology, totals, homes, choice.bridges)) +
-        options.move_cost * static_cast<double>(choice.bridges.size()) + choice.charge;
+        level + choice.charge + options.move_cost * static_cast<double>(choice.bridges.size());
+    if (level <= perfect * (1 + kSlackWithBridges)) break;  // nothing is left to gain
   }
   std::stable_sort(
       choices.begin(), choices.end(),
@@ -116,10 +115,13 @@ LayerOutcome PlanReplicasAndBridges(const Topology& topology, absl::Span<const u
                                     std::vector<int32_t> home_rank, const PlanOptions& options) {
   LayerOutcome best;
   double best_cost = std::numeric_limits<double>::infinity();
+  const double spent_slack =
+      std::floor(kSlackWithBridges * static_cast<double>(TotalOf(totals)) / topology.num_ranks());
   for (BridgeChoice& choice : BridgeChoices(topology, totals, home_rank, options)) {
-    // Every choice that follows is worse than what is already planned, so the best of all is found:
-    // more bridges allowed never make the plan worse.
-    if (choice.least_cost >= best_cost) break;
+    // Every choice that follows is worse than what is already planned, but for the slack that was
+    // spent to save copies, so the best of all is found: more bridges allowed never make the plan
+    // worse.
+    if (choice.least_cost >= best_cost - spent_slack) break;
     LayerOutcome outcome =
         PlanWith(topology, totals, current, home_rank, std::move(choice.bridges), options);
     const double cost = outcome.cost + choice.charge;

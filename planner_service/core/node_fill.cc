@@ -127,21 +127,25 @@ bool NodeFill::FillBy(Choice choice, int64_t target, absl::Span<const int> ranks
 bool NodeFill::FillSets(int64_t target, absl::Span<const int> ranks) {
   const int count = static_cast<int>(ranks.size());
   if (count >= 2 && count <= kMostRanksInSets) {
-    int64_t sums[1 << kMostRanksInSets];
-    sums[0] = 0;
-    for (unsigned set = 1; set < 1u << count; ++set) {
-      sums[set] = sums[set & (set - 1)] + load_[ranks[std::countr_zero(set)]];
+    // What each set is above the target; a split is free where neither side needs the other. Sets
+    // without the last rank stand for both sides.
+    int64_t above[1 << kMostRanksInSets];
+    int8_t sizes_of[1 << kMostRanksInSets];
+    above[0] = 0;
+    sizes_of[0] = 0;
+    const unsigned half = 1u << (count - 1);
+    for (unsigned set = 1; set < half; ++set) {
+      const int rank = ranks[std::countr_zero(set)];
+      above[set] = above[set & (set - 1)] + load_[rank] - target;
+      sizes_of[set] = static_cast<int8_t>(sizes_of[set & (set - 1)] + 1);
     }
-    const unsigned all = (1u << count) - 1;
-    // The first set in order of size that needs nothing from the rest, nor the rest from it.
+    const int64_t all_above = above[half - 1] + load_[ranks[count - 1]] - target;
     unsigned chosen = 0;
-    for (unsigned set = 1; set < all; ++set) {
-      const int size = std::popcount(set);
-      if (size > count / 2 || sums[set] > size * target ||
-          sums[all] - sums[set] > (count - size) * target) {
-        continue;
-      }
-      if (chosen == 0 || size < std::popcount(chosen)) chosen = set;
+    int chosen_size = count;
+    for (unsigned set = 1; set < half; ++set) {
+      if (above[set] > 0 || above[set] < all_above) continue;
+      const int size = std::min<int>(sizes_of[set], count - sizes_of[set]);
+      if (size < chosen_size) chosen = set, chosen_size = size;
     }
     if (chosen != 0) {
       int parts[2][kMostRanksInSets];

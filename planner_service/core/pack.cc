@@ -22,7 +22,7 @@ absl::Status Invalid(const Parts&... parts) {
 }
 
 constexpr size_t kMostUnitsAtOnce = 2048;
-constexpr int kPasses = 8;
+constexpr int kPasses = 30;
 
 absl::Status CheckSizes(const PackSequences& s, const Topology& topology, const Placement& current,
                         const PackOptions& options) {
@@ -298,6 +298,30 @@ class NodeSpace {
     return sum / static_cast<double>(layers_) / composition.num_micro_batches();
   }
 
+  // Homes in these nodes: experts that stay in the node of `current` keep their rank, the others
+  // fill the vacancies in order.
+  Placement HomesNear(const Placement& current) const {
+    Placement homes = current;
+    const int per_rank = static_cast<int>(experts_) / topology_.num_ranks();
+    for (size_t l = 0; l < layers_; ++l) {
+      std::vector<int> room(topology_.num_ranks(), per_rank);
+      auto stays = [&](size_t e) {
+        return topology_.NodeOf(current[l][e]) == static_cast<int>(node_of_[l][e]);
+      };
+      for (size_t e = 0; e < experts_; ++e) {
+        if (stays(e)) --room[current[l][e]];
+      }
+      for (size_t e = 0; e < experts_; ++e) {
+        if (stays(e)) continue;
+        int rank = static_cast<int>(node_of_[l][e]) * topology_.gpus_per_node;
+        while (room[rank] == 0) ++rank;
+        --room[rank];
+        homes[l][e] = rank;
+      }
+    }
+    return homes;
+  }
+
   // [units][dims()]: by how much a unit loads each node of each layer above the mean node, in
   // pairs; last, its tokens and attention above the mean unit's, in units that make a micro-batch
   // too long as bad as one node too heavy.
@@ -359,8 +383,9 @@ class NodeSpace {
     }
     if (tokens == 0) return;
     const double pairs_of_node = pairs / tokens / topology_.nodes;
-    const double token_weight = pairs_of_node * std::sqrt(static_cast<double>(layers_));
-    const double attention_weight = 0.1 * token_weight * tokens / attention;
+    const double token_weight = 0.3 * pairs_of_node * std::sqrt(static_cast<double>(layers_));
+    const double attention_weight =
+        0.1 * pairs_of_node * std::sqrt(static_cast<double>(layers_)) * tokens / attention;
     const double units_count = static_cast<double>(chosen.size());
     for (size_t i = 0; i < chosen.size(); ++i) {
       double own = 0;
@@ -481,10 +506,12 @@ absl::StatusOr<Packing> PackStep(const PackSequences& sequences, const Topology&
   if (!start.ok()) return start.status();
 
   Packing packing;
+  Placement homes_before;
   if (given.has_value()) {
     NodeSpace space(sequences, topology, current, parallel_for);
     space.PlanNodesFor(*given);
     packing.node_imbalance_before = space.Imbalance(*given);
+    homes_before = space.HomesNear(current);
   }
   // With an order given, no micro-batch grows above its longest; else 2 % above the longest dealt.
   PackBalance most = given.has_value() ? given->Balance() : start->Balance();
@@ -504,12 +531,14 @@ absl::StatusOr<Packing> PackStep(const PackSequences& sequences, const Topology&
   }
   composition.DealRanks();
   packing.node_imbalance = space.Imbalance(composition);
+  packing.homes = space.HomesNear(current);
   packing.balance = composition.Balance();
   const bool worse = given.has_value() && (!packing.balance.NoWorseThan(given->Balance()) ||
                                            packing.node_imbalance > packing.node_imbalance_before);
   if (worse) {
     packing.node_imbalance = packing.node_imbalance_before;
     packing.balance = given->Balance();
+    packing.homes = std::move(homes_before);
     composition = *given;
   }
   packing.micro_batches = composition.micro_batch_of();

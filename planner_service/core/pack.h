@@ -55,8 +55,12 @@ struct Packing {
   std::vector<uint32_t> source_ranks;   // [Q]
   std::vector<uint32_t> micro_batches;  // [Q]
   PackBalance balance;
-  // Mean over (micro-batch, layer) of max / mean node load under the homes that were planned for
-  // this composition; and for the order given (1 where there is none).
+  // [L][E] homes that suit this composition and from which the step should be planned: the
+  // composition is fitted to them, and from other homes the planner finds a worse plan. Experts
+  // that stay in their node stay on their rank.
+  Placement homes;
+  // Mean over (micro-batch, layer) of max / mean node load under these homes; and of the order
+  // given under homes found for it in the same way.
   double node_imbalance = 1;
   double node_imbalance_before = 1;
 };
