@@ -4,6 +4,7 @@ import re
 import shutil
 
 import pytest
+
 from conftest import BUILD, DEPLOY, run
 
 UNITS = ("relibra-planner.service", "relibra-agent@.service")
