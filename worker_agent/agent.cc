@@ -33,7 +33,7 @@ absl::Status Agent::Form(transport::Transport& transport, absl::Time deadline) {
 // either kind all are in doubt, hold both, and take the new ones.
 absl::Status Agent::Settle(absl::Time deadline) {
   const uint64_t now = placement_.Fingerprint();
-  const uint64_t next = in_doubt_ ? in_doubt_->next.Fingerprint() : now;
+  const uint64_t next = in_doubt_ ? in_doubt_->after.Fingerprint() : now;
   const uint64_t mine[] = {now, next, epoch_};
   auto all = transport_->AllGather(mine, deadline);
   if (!all.ok()) return all.status();
@@ -75,9 +75,9 @@ absl::Status Agent::Rejoin(transport::Transport& transport, absl::Time deadline)
   return Form(transport, deadline);
 }
 
-void Agent::Install(const Switch& decided) {
-  mover_->Install(decided.transfers);
-  placement_ = decided.next;
+void Agent::Install(const MoveRound& round) {
+  mover_->Install(round.transfers);
+  placement_ = round.after;
 }
 
 absl::Status Agent::Broken(const absl::Status& status) {
@@ -94,30 +94,40 @@ absl::StatusOr<Agent::Proposal> Agent::Propose(const StepId& id) {
   std::vector<std::vector<int32_t>> homes;
   homes.reserve((*plan)->layers.size());
   for (const LayerPlan& layer : (*plan)->layers) homes.push_back(layer.home_rank);
-  absl::StatusOr<Placement> next = placement_.WithHomes(homes);
-  if (!next.ok()) return next.status();
   // The moves are those from where experts really are: the planner may have believed that an
   // earlier plan was applied.
-  Proposal proposal{*std::move(plan), *std::move(next), {}};
-  proposal.transfers = TransfersOf(placement_, proposal.next, *proposal.plan, store_->shape());
-  const uint64_t spare = mover_->Incoming(proposal.transfers) * store_->MovingBytes();
-  if (spare > options_.max_spare_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the plan brings ", mover_->Incoming(proposal.transfers), " experts, which takes ", spare,
-        " bytes of spare memory, allowed are ", options_.max_spare_bytes));
+  const RoundLimits limits = Limits();
+  if (limits.in_all < 1) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("spare memory may take ", options_.max_spare_bytes,
+                     " bytes, one expert needs ", store_->MovingBytes()));
   }
-  return proposal;
+  auto rounds = MoveRounds(placement_, homes, store_->shape(), limits);
+  if (!rounds.ok()) return rounds.status();
+  const Placement next = rounds->empty() ? placement_ : rounds->back().after;
+  for (MoveRound& bridges : BridgeRounds(next, **plan, store_->shape(), limits)) {
+    rounds->push_back(std::move(bridges));
+  }
+  return Proposal{*std::move(plan), *std::move(rounds)};
+}
+
+RoundLimits Agent::Limits() const {
+  return {.per_layer = std::max(options_.spare_experts, 1),
+          .in_all = static_cast<int64_t>(
+              std::min<uint64_t>(options_.max_spare_bytes / store_->MovingBytes(), 1 << 30))};
 }
 
 absl::StatusOr<std::string> Agent::AgreeAndSwitch(const absl::StatusOr<Proposal>& proposal) {
   const bool have_plan = proposal.ok();
-  Ballot ballot{.round = Round::kOffer,
-                .yes = have_plan,
-                .plan = have_plan ? PlanFingerprint(proposal->plan->id, proposal->plan->digest) : 0,
-                .placement = placement_.Fingerprint()};
+  const uint64_t plan = have_plan ? PlanFingerprint(proposal->plan->id, proposal->plan->digest) : 0;
   // The offer is also the barrier after which every rank's homes are at rest.
   const absl::Time offered = absl::Now();
-  absl::StatusOr<Verdict> verdict = Vote(*transport_, ballot, offered + options_.group_timeout);
+  absl::StatusOr<Verdict> verdict = Vote(*transport_,
+                                         {.round = Round::kOffer,
+                                          .yes = have_plan,
+                                          .plan = plan,
+                                          .placement = placement_.Fingerprint()},
+                                         offered + options_.group_timeout);
   if (!verdict.ok()) return verdict.status();
   report_.set_agree_seconds(absl::ToDoubleSeconds(absl::Now() - offered));
   if (!have_plan) {
@@ -125,34 +135,63 @@ absl::StatusOr<std::string> Agent::AgreeAndSwitch(const absl::StatusOr<Proposal>
   }
   if (!verdict->agreed) return verdict->reason;
 
+  const std::vector<std::vector<int32_t>> homes_before = placement_.HomeRanks();
+  std::string reason;
+  mover_->Restart();
   const absl::Time start = absl::Now();
-  const absl::Time move_deadline = start + options_.move_timeout;
-  const absl::Status brought = mover_->Bring(proposal->transfers, epoch_, move_deadline);
+  for (const MoveRound& round : proposal->rounds) {
+    absl::StatusOr<std::string> kept = SwitchRound(round, plan);
+    if (!kept.ok()) return kept.status();
+    reason = *std::move(kept);
+    if (reason.empty()) continue;
+    // Never half: the rounds before this one are taken back.
+    if (absl::Status s = Undo(homes_before, plan); !s.ok()) return s;
+    break;
+  }
   report_.set_move_seconds(absl::ToDoubleSeconds(absl::Now() - start));
   report_.set_moved_bytes(mover_->brought_bytes());
+  return reason;
+}
+
+absl::StatusOr<std::string> Agent::SwitchRound(const MoveRound& round, uint64_t plan) {
+  Ballot ballot{.round = Round::kReady, .plan = plan, .placement = placement_.Fingerprint()};
+  const absl::Time move_deadline = absl::Now() + options_.move_timeout;
+  const absl::Status brought =
+      mover_->Bring(round.transfers, epoch_, rounds_in_step_++, move_deadline);
 
   // A rank that failed at once votes now; the others may take until their move deadline.
   const absl::Time vote_deadline = move_deadline + options_.exchange_timeout;
-  ballot.round = Round::kReady;
   ballot.yes = brought.ok();
-  verdict = Vote(*transport_, ballot, vote_deadline);
+  absl::StatusOr<Verdict> verdict = Vote(*transport_, ballot, vote_deadline);
   if (!verdict.ok()) return verdict.status();
   if (!brought.ok()) return absl::StrCat("rank ", transport_->rank(), ": ", brought.message());
   if (!verdict->agreed) return verdict->reason;
 
-  in_doubt_ = Switch{proposal->next, proposal->transfers};
+  in_doubt_ = round;
   ballot.round = Round::kConfirm;
   verdict = Vote(*transport_, ballot, vote_deadline + options_.exchange_timeout);
   if (!verdict.ok()) return verdict.status();
   if (!verdict->agreed) return absl::InternalError(verdict->reason);
   Install(*in_doubt_);
   in_doubt_.reset();
-  // Peers fetch replicas from the new homes without asking: all of them must be in place.
-  if (absl::Status s = transport_->Barrier(vote_deadline + 2 * options_.exchange_timeout);
-      !s.ok()) {
-    return s;
-  }
+  // Peers read the new homes without asking: all of them must be in place.
+  absl::Status s = transport_->Barrier(vote_deadline + 2 * options_.exchange_timeout);
+  if (!s.ok()) return s;
   return std::string();
+}
+
+absl::Status Agent::Undo(const std::vector<std::vector<int32_t>>& homes, uint64_t plan) {
+  const auto rounds = MoveRounds(placement_, homes, store_->shape(), Limits());
+  if (!rounds.ok()) return rounds.status();
+  for (const MoveRound& round : *rounds) {
+    absl::StatusOr<std::string> kept = SwitchRound(round, plan);
+    if (!kept.ok()) return kept.status();
+    if (!kept->empty()) {
+      return absl::UnavailableError(
+          absl::StrCat("a plan was not applied, and taking it back failed too: ", *kept));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<StepStart> Agent::BeginStep(const StepId& id) {
@@ -161,6 +200,7 @@ absl::StatusOr<StepStart> Agent::BeginStep(const StepId& id) {
   }
   if (in_step_) return absl::FailedPreconditionError("the step before has not ended");
   ++epoch_;
+  rounds_in_step_ = 0;
   plan_ = nullptr;
   report_.Clear();
   report_.set_step(id.step);
@@ -179,9 +219,12 @@ absl::StatusOr<StepStart> Agent::BeginStep(const StepId& id) {
     plan_ = proposal->plan;
     report_.set_digest(plan_->digest);
     start.micro_batches = static_cast<int>(plan_->layers[0].micro_batches.size());
-    for (const Transfer& t : proposal->transfers) {
-      (t.bridge ? start.bridges : start.moves) += 1;
-      if (!t.bridge && t.to_rank == transport_->rank()) ++start.moves_in;
+    start.rounds = static_cast<int>(proposal->rounds.size());
+    for (const MoveRound& round : proposal->rounds) {
+      for (const Transfer& t : round.transfers) {
+        (t.bridge ? start.bridges : start.moves) += 1;
+        if (!t.bridge && t.to_rank == transport_->rank()) ++start.moves_in;
+      }
     }
     start.brought_bytes = mover_->brought_bytes();
   }
@@ -192,24 +235,32 @@ absl::StatusOr<StepStart> Agent::BeginStep(const StepId& id) {
   return start;
 }
 
+absl::Status Agent::InStep() const {
+  if (in_step_ && replicas_ != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError("no step has begun");
+}
+
 absl::Status Agent::Prefetch(int layer, int micro_batch) {
-  if (!in_step_) return absl::FailedPreconditionError("no step has begun");
+  if (absl::Status s = InStep(); !s.ok()) return s;
   return replicas_->Prefetch(layer, micro_batch);
 }
 
 absl::Status Agent::Wait(int layer, int micro_batch) {
+  if (absl::Status s = InStep(); !s.ok()) return s;
   const absl::Status s =
       replicas_->Wait(layer, micro_batch, absl::Now() + options_.exchange_timeout);
   return s.ok() || absl::IsFailedPrecondition(s) ? s : Broken(s);
 }
 
 absl::Status Agent::ReduceGradients(int layer, int micro_batch) {
+  if (absl::Status s = InStep(); !s.ok()) return s;
   const absl::Status s =
       replicas_->ReduceGradients(layer, micro_batch, absl::Now() + options_.exchange_timeout);
   return s.ok() || absl::IsFailedPrecondition(s) ? s : Broken(s);
 }
 
 absl::Status Agent::Release(int layer, int micro_batch) {
+  if (absl::Status s = InStep(); !s.ok()) return s;
   return replicas_->Release(layer, micro_batch);
 }
 
@@ -230,7 +281,7 @@ absl::StatusOr<DispatchMap> Agent::Map(int layer, int micro_batch, const LayerId
 }
 
 absl::Status Agent::EndStep(const StepEnd& end) {
-  if (!in_step_) return absl::FailedPreconditionError("no step has begun");
+  if (absl::Status in_step = InStep(); !in_step.ok()) return in_step;
   absl::Status s = replicas_->EndStep(end.with_gradients, absl::Now() + options_.exchange_timeout);
   if (absl::IsFailedPrecondition(s)) return s;
   // Until every rank is here, some may still read homes of this one.

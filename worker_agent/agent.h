@@ -37,6 +37,7 @@
 #include "worker_agent/dispatch_map.h"
 #include "worker_agent/expert_store.h"
 #include "worker_agent/home_mover.h"
+#include "worker_agent/move_rounds.h"
 #include "worker_agent/peer_memory.h"
 #include "worker_agent/placement.h"
 #include "worker_agent/plan.h"
@@ -55,7 +56,9 @@ struct AgentOptions {
   absl::Duration move_timeout = absl::Seconds(60);
   // How long the replicas or gradients of one (micro-batch, layer) may take.
   absl::Duration exchange_timeout = absl::Seconds(60);
-  // Most spare memory for incoming experts. A plan that needs more is not applied.
+  // Spare memory for incoming experts: so many a layer, and so many bytes in all. Moves that need
+  // more take several rounds.
+  int spare_experts = 2;
   uint64_t max_spare_bytes = ~uint64_t{0};
   // One-sided gets are cut into pieces of this size.
   uint64_t chunk_bytes = uint64_t{4} << 20;
@@ -70,6 +73,7 @@ struct StepStart {
   int micro_batches = 0;       // in the plan; 0 when it is not applied
   int moves = 0;               // homes that changed, in the whole group
   int moves_in = 0;            // of those, to this rank
+  int rounds = 0;              // that moves and bridges took
   int bridges = 0;             // in the whole group
   uint64_t brought_bytes = 0;  // to this rank: new homes and bridges
 };
@@ -132,24 +136,24 @@ class Agent {
         const Placement& placement)
       : options_(options), plans_(plans), store_(std::move(store)), placement_(placement) {}
 
-  // The plan and what it asks for, or why this rank cannot follow it.
+  // The plan and the way to it, or why this rank cannot follow it.
   struct Proposal {
     std::shared_ptr<const Plan> plan;
-    Placement next;
-    std::vector<Transfer> transfers;
-  };
-  // A switch that this rank knows all to be ready for.
-  struct Switch {
-    Placement next;
-    std::vector<Transfer> transfers;
+    std::vector<MoveRound> rounds;
   };
   // Exchanges memory handles and settles who is home to what.
   absl::Status Form(transport::Transport& transport, absl::Time deadline);
   absl::Status Settle(absl::Time deadline);
-  void Install(const Switch& decided);
+  void Install(const MoveRound& round);
   absl::StatusOr<Proposal> Propose(const StepId& id);
-  // The three rounds. OK and a reason: the placement is kept.
+  RoundLimits Limits() const;
+  // OK and a reason: the placement is kept.
   absl::StatusOr<std::string> AgreeAndSwitch(const absl::StatusOr<Proposal>& proposal);
+  // One round: move, ready, confirm, install, barrier. OK and a reason: nothing was installed.
+  absl::StatusOr<std::string> SwitchRound(const MoveRound& round, uint64_t plan);
+  // Goes back to these homes.
+  absl::Status Undo(const std::vector<std::vector<int32_t>>& homes, uint64_t plan);
+  absl::Status InStep() const;
   absl::Status Broken(const absl::Status& status);
   void Report(v1::StepOutcome outcome, const std::string& reason);
 
@@ -157,7 +161,7 @@ class Agent {
   PlanSource& plans_;
   std::unique_ptr<ExpertStore> store_;
   Placement placement_;
-  std::optional<Switch> in_doubt_;
+  std::optional<MoveRound> in_doubt_;
   // Of the group as it is formed now; null between Leave and Rejoin.
   transport::Transport* transport_ = nullptr;
   std::unique_ptr<PeerMemory> peers_;
@@ -165,6 +169,7 @@ class Agent {
   std::unique_ptr<ReplicaExchange> replicas_;
   std::shared_ptr<const Plan> plan_;
   uint64_t epoch_ = 0;
+  int rounds_in_step_ = 0;
   bool in_step_ = false;
   // Why the group is broken; OK while it is not.
   absl::Status broken_;

@@ -19,32 +19,6 @@ constexpr size_t kWindow = 64;
 
 }  // namespace
 
-std::vector<Transfer> TransfersOf(const Placement& now, const Placement& next, const Plan& plan,
-                                  const GroupShape& shape) {
-  std::vector<Transfer> transfers;
-  for (const HomeMove& move : now.MovesTo(next)) {
-    transfers.push_back({.from = {move.from_rank, move.layer, move.from_slot},
-                         .expert = move.expert,
-                         .to_rank = move.to_rank,
-                         .to_slot = move.to_slot,
-                         .bridge = false});
-  }
-  for (int l = 0; l < shape.layers(); ++l) {
-    if (plan.layers[l].micro_batches.empty()) continue;
-    // Bridges are the same in every micro-batch.
-    for (const Replica& replica : plan.layers[l].micro_batches[0].replicas) {
-      if (!replica.bridge) continue;
-      transfers.push_back(
-          {.from = {now.RankOf(l, replica.expert), l, now.SlotOf(l, replica.expert)},
-           .expert = replica.expert,
-           .to_rank = replica.rank,
-           .to_slot = shape.home_slots() + replica.slot,
-           .bridge = true});
-    }
-  }
-  return transfers;
-}
-
 int HomeMover::Incoming(const std::vector<Transfer>& transfers) const {
   return static_cast<int>(std::count_if(transfers.begin(), transfers.end(), [&](const Transfer& t) {
     return t.to_rank == store_.rank();
@@ -61,15 +35,14 @@ char* HomeMover::SpareBuffer(int incoming, int buffer) {
   return store_.Spare(incoming) + offset;
 }
 
-absl::Status HomeMover::Bring(const std::vector<Transfer>& transfers, uint64_t epoch,
+absl::Status HomeMover::Bring(const std::vector<Transfer>& transfers, uint64_t epoch, int round,
                               absl::Time deadline) {
-  brought_bytes_ = 0;
-  const absl::Status status = BringInto(transfers, epoch, deadline);
+  const absl::Status status = BringInto(transfers, epoch, round, deadline);
   if (!status.ok()) store_.AbandonSpare();
   return status;
 }
 
-absl::Status HomeMover::BringInto(const std::vector<Transfer>& transfers, uint64_t epoch,
+absl::Status HomeMover::BringInto(const std::vector<Transfer>& transfers, uint64_t epoch, int round,
                                   absl::Time deadline) {
   const int rank = store_.rank();
   const int buffers = static_cast<int>(store_.specs().size());
@@ -77,8 +50,8 @@ absl::Status HomeMover::BringInto(const std::vector<Transfer>& transfers, uint64
   size_t waited = 0;
   // [transfers, buffers]; operations keep it alive, for a late message may still write into it.
   auto checksums = std::make_shared<std::vector<uint64_t>>(transfers.size() * buffers, 0);
-  const transport::Tag checksum_tag = StepTag(kChecksumChannel, epoch, 0, 0);
-  const transport::Tag move_tag = StepTag(kMoveChannel, epoch, 0, 0);
+  const transport::Tag checksum_tag = StepTag(kChecksumChannel, epoch, round, 0);
+  const transport::Tag move_tag = StepTag(kMoveChannel, epoch, round, 0);
 
   int incoming = 0;
   for (size_t i = 0; i < transfers.size(); ++i) {

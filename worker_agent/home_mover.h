@@ -24,11 +24,6 @@ struct Transfer {
   bool bridge = false;  // weights only
 };
 
-// All transfers of a step, of every rank, in one order: first the moves, then the bridges. Bridges
-// are read from the homes as they are before the step.
-std::vector<Transfer> TransfersOf(const Placement& now, const Placement& next, const Plan& plan,
-                                  const GroupShape& shape);
-
 // Used by one thread. Outlived by what it is given.
 class HomeMover {
  public:
@@ -40,19 +35,21 @@ class HomeMover {
 
   // Brings this rank's incoming experts into spare memory and compares their checksums with those
   // of their sources; sends the checksums of the outgoing ones. Every rank calls it with the same
-  // transfers and epoch (a number that grows from step to step). DATA_LOSS when a checksum differs,
-  // naming the expert. After any error the spare memory is set aside (a late transfer may still
-  // write there), and the home slots are as they were.
-  absl::Status Bring(const std::vector<Transfer>& transfers, uint64_t epoch, absl::Time deadline);
+  // transfers, epoch (a number that grows from step to step) and round (one that grows within it).
+  // DATA_LOSS when a checksum differs, naming the expert. After any error the spare memory is set
+  // aside (a late transfer may still write there), and the home slots are as they were.
+  absl::Status Bring(const std::vector<Transfer>& transfers, uint64_t epoch, int round,
+                     absl::Time deadline);
 
   // Copies what Bring brought into the slots. Overwrites old homes: only after the agreement.
   void Install(const std::vector<Transfer>& transfers);
 
-  // Bytes that the last Bring brought.
+  // Bytes that were brought since Restart.
   uint64_t brought_bytes() const { return brought_bytes_; }
+  void Restart() { brought_bytes_ = 0; }
 
  private:
-  absl::Status BringInto(const std::vector<Transfer>& transfers, uint64_t epoch,
+  absl::Status BringInto(const std::vector<Transfer>& transfers, uint64_t epoch, int round,
                          absl::Time deadline);
   bool Travels(const Transfer& transfer, const BufferSpec& spec) const {
     return transfer.bridge ? spec.role == BufferRole::kWeight : spec.moves();

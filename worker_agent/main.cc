@@ -103,7 +103,7 @@ void AddSelfTest(CLI::App& app, SelfTestOptions& options) {
                "pass even if no home moved and no replica was made");
   app.add_flag("--allow-kept{false}", options.require_applied,
                "pass even if a step kept its old placement");
-  app.add_option("--die-at-get", options.die_at_get, "kill this process at its k-th get");
+  app.add_option("--die-at-fetch", options.die_at_fetch, "kill this process at its k-th fetch");
   const std::map<std::string, Sabotage> sabotages = {
       {"none", Sabotage::kNone},
       {"wrong-split", Sabotage::kWrongSplit},

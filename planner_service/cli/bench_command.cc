@@ -75,10 +75,18 @@ absl::StatusOr<std::vector<BenchPolicy>> PoliciesOf(const BenchFlags& flags) {
     } else if (name == "bridges") {
       policy.options.effort = Effort::kFast;
       policy.options.bridges.reset();
+    } else if (name == "moves") {
+      policy.options.bridges = 0;
+      for (int percent : {0, 2, 5, 10, 20, 30, 50, 100}) {
+        policy.name = absl::StrCat("moves<=", percent, "%");
+        policy.move_share = percent / 100.0;
+        policies.push_back(policy);
+      }
+      continue;
     } else if (name != "relibra") {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--policies: expected none, eplb, fast, thorough, bridges or relibra, got \"", name,
-          "\""));
+          "--policies: expected none, eplb, fast, thorough, bridges, moves or relibra, got \"",
+          name, "\""));
     }
     policies.push_back(std::move(policy));
   }
@@ -97,10 +105,10 @@ double PeakOverLoads(const BenchRow& row) {
 void PrintTable(const BenchFlags& flags, const ThreadPool& threads,
                 const std::vector<BenchRow>& rows) {
   const bool with_public = !flags.setup.public_eplb.empty();
-  std::vector<std::string> header = {"instance",      "skew",     "policy",      "imbalance",
-                                     "bound",         "gap",      "copies/node", "moves/layer",
-                                     "bridges/layer", "ms",       "plan MB",     "peak/loads",
-                                     "eplb call ms",  "call/plan"};
+  std::vector<std::string> header = {"instance",    "skew",          "policy",      "imbalance",
+                                     "bound",       "gap",           "copies/node", "kept",
+                                     "moves/layer", "bridges/layer", "ms",          "plan MB",
+                                     "peak/loads",  "eplb call ms",  "call/plan"};
   if (with_public) header.insert(header.end(), {"public call ms", "public/plan"});
   TextTable table(header);
   for (const BenchRow& row : rows) {
@@ -114,6 +122,7 @@ void PrintTable(const BenchFlags& flags, const ThreadPool& threads,
         bounded ? absl::StrFormat("%.4f", row.bound) : "-",
         bounded ? absl::StrFormat("%.4f", row.imbalance - row.bound) : "-",
         absl::StrFormat("%.2f", row.copies_per_node),
+        absl::StrFormat("%.0f%%", 100 * row.kept_share),
         absl::StrFormat("%.1f", row.moves),
         absl::StrFormat("%.1f", row.bridges),
         timed ? absl::StrFormat("%.1f", row.milliseconds) : "-",
@@ -131,7 +140,8 @@ void PrintTable(const BenchFlags& flags, const ThreadPool& threads,
             << absl::StrFormat(
                    "Means over %d seeds; R = %d, %d threads. ms: planning the whole batch, all "
                    "layers and "
-                   "micro-batches%s.\nplan MB: what planning adds to the process; peak/loads: that "
+                   "micro-batches, splits included%s.\nplan MB: what planning adds to the process; "
+                   "peak/loads: that "
                    "and the "
                    "loads over the loads.\neplb call: one EPLB call for the loads of one "
                    "micro-batch, all "
@@ -161,6 +171,7 @@ void PrintJson(const BenchFlags& flags, const ThreadPool& threads,
       one["gap"] = row.imbalance - row.bound;
     }
     one["copies_per_node"] = row.copies_per_node;
+    one["kept_share"] = row.kept_share;
     one["moves_per_layer"] = row.moves;
     one["bridges_per_layer"] = row.bridges;
     one["milliseconds"] = row.milliseconds;
@@ -230,9 +241,11 @@ Command AddBenchCommand(CLI::App& relibra) {
       ->delimiter(',')
       ->capture_default_str();
   command
-      ->add_option("--policies", flags->policies,
-                   "none, eplb; fast and thorough (without bridges), bridges (fast, as many as "
-                   "pay), relibra (as the flags below say); comma-separated")
+      ->add_option(
+          "--policies", flags->policies,
+          "none, eplb; fast and thorough (without bridges), bridges (fast, as many as "
+          "pay), moves (the next batch, by how many homes may move), relibra (as the flags "
+          "below say); comma-separated")
       ->delimiter(',')
       ->capture_default_str();
   command->add_option("--seeds", flags->setup.seeds, "traces an instance and skew")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "planner_service/cli/planning_flags.h"
 #include "planner_service/cli/policies.h"
 #include "planner_service/cli/public_eplb.h"
+#include "planner_service/core/split.h"
 #include "planner_service/trace/generator.h"
 
 namespace relibra::cli {
@@ -24,7 +26,7 @@ double MillisecondsSince(Clock::time_point start) {
 }
 
 absl::StatusOr<Batch> MakeBatch(const BenchInstance& instance, const Skew& skew,
-                                const Topology& topology, uint64_t seed,
+                                const Topology& topology, uint64_t seed, uint64_t number,
                                 const ThreadPool& threads) {
   if (absl::Status s = Validate(topology, instance.experts); !s.ok()) return s;
   GeneratorOptions options;
@@ -35,6 +37,7 @@ absl::StatusOr<Batch> MakeBatch(const BenchInstance& instance, const Skew& skew,
   options.top_k = instance.top_k;
   options.tokens_per_bin = instance.tokens_per_rank;
   options.seed = seed;
+  options.batch = number;
   skew.ApplyTo(options);
   absl::StatusOr<CountTrace> trace = GenerateCounts(options, threads);
   if (!trace.ok()) return trace.status();
@@ -73,6 +76,20 @@ absl::StatusOr<double> TimeEplbCall(const std::vector<std::vector<float>>& weigh
   return MillisecondsSince(start);
 }
 
+// Splits every (layer, micro-batch), as agents are told, and drops the rows: what it takes, in ms.
+double TimeSplits(const Batch& batch, const Plan& plan, const ThreadPool& threads) {
+  const auto start = Clock::now();
+  threads(static_cast<int>(plan.layers.size()), [&](int l) {
+    std::vector<Split> splits;
+    const LayerPlan& layer = plan.layers[l];
+    for (size_t m = 0; m < layer.replicas.size(); ++m) {
+      SplitTokens(plan.topology, batch.trace.loads.At(static_cast<int>(m), l), layer.home_rank,
+                  layer.replicas[m], splits);
+    }
+  });
+  return MillisecondsSince(start);
+}
+
 struct TimedPlan {
   Plan plan;
   double milliseconds = 0;
@@ -82,6 +99,12 @@ struct TimedPlan {
 absl::StatusOr<TimedPlan> PlanTimed(const BenchPolicy& policy, const Batch& batch,
                                     const Topology& topology, int repeats,
                                     const ThreadPool& threads) {
+  PlanOptions options = policy.options;
+  if (policy.move_share) {
+    const LoadShape& shape = batch.trace.loads.shape();
+    options.max_moves =
+        std::llround(*policy.move_share * shape.layers * static_cast<double>(shape.experts));
+  }
   const Policy kind = policy.kind == BenchPolicy::Kind::kNone   ? Policy::kNone
                       : policy.kind == BenchPolicy::Kind::kEplb ? Policy::kEplb
                                                                 : Policy::kRelibra;
@@ -92,12 +115,14 @@ absl::StatusOr<TimedPlan> PlanTimed(const BenchPolicy& policy, const Batch& batc
     ResetPeakMemory();
     const int64_t before = PeakMemoryBytes();
     absl::StatusOr<Plan> plan =
-        PlanBatch(kind, batch, topology, policy.options, /*must_apply=*/false, threads);
+        PlanBatch(kind, batch, topology, options, /*must_apply=*/false, threads);
     if (!plan.ok()) return plan.status();
     timed.plan_bytes = std::max(timed.plan_bytes, PeakMemoryBytes() - before);
     timed.plan = *std::move(plan);
     // A baseline's own figure leaves out the work of summing up its effects.
-    timed.milliseconds = std::min(timed.milliseconds, 1e3 * timed.plan.summary.plan_seconds);
+    double milliseconds = 1e3 * timed.plan.summary.plan_seconds;
+    if (kind == Policy::kRelibra) milliseconds += TimeSplits(batch, timed.plan, threads);
+    timed.milliseconds = std::min(timed.milliseconds, milliseconds);
   }
   return timed;
 }
@@ -117,6 +142,9 @@ absl::Status AddToRow(const BenchPolicy& policy, const Batch& batch, const Topol
   if (ours) row.bound += summary.lower_bound;
   row.copies_per_node += static_cast<double>(summary.replicas) /
                          (static_cast<double>(shape.layers) * shape.micro_batches * topology.nodes);
+  if (summary.replicas > 0) {
+    row.kept_share += static_cast<double>(summary.replicas_kept) / summary.replicas;
+  }
   row.moves += static_cast<double>(summary.moves) / shape.layers;
   row.bridges += static_cast<double>(summary.bridges) / shape.layers;
   row.milliseconds += timed->milliseconds;
@@ -124,9 +152,23 @@ absl::Status AddToRow(const BenchPolicy& policy, const Batch& batch, const Topol
   return absl::OkStatus();
 }
 
+// The next batch of the same job, with the homes that `before` is planned with.
+absl::StatusOr<Batch> NextBatch(const BenchInstance& instance, const Skew& skew,
+                                const Topology& topology, uint64_t seed, const Batch& before,
+                                const PlanOptions& options, const ThreadPool& threads) {
+  const absl::StatusOr<Plan> plan =
+      PlanBatch(Policy::kRelibra, before, topology, options, /*must_apply=*/false, threads);
+  if (!plan.ok()) return plan.status();
+  absl::StatusOr<Batch> next = MakeBatch(instance, skew, topology, seed, 1, threads);
+  if (!next.ok()) return next;
+  for (size_t l = 0; l < plan->layers.size(); ++l) next->current[l] = plan->layers[l].home_rank;
+  return next;
+}
+
 // Times are of all EP groups together.
 void SumsToMeans(int seeds, int ep_groups, BenchRow& row) {
-  for (double* sum : {&row.imbalance, &row.bound, &row.copies_per_node, &row.moves, &row.bridges}) {
+  for (double* sum : {&row.imbalance, &row.bound, &row.copies_per_node, &row.kept_share, &row.moves,
+                      &row.bridges}) {
     *sum /= static_cast<double>(seeds) * ep_groups;
   }
   row.milliseconds /= seeds;
@@ -153,9 +195,10 @@ absl::StatusOr<std::vector<BenchRow>> RunInstance(
     const int seed = 1 + run / instance.ep_groups;
     const std::string what = absl::StrCat(instance.name, " ", skew_name, ", seed ", seed);
     say(absl::StrCat(what, ": generating"));
-    const absl::StatusOr<Batch> batch =
-        MakeBatch(instance, skew, topology, SeedOf(seed, run % instance.ep_groups), threads);
+    const uint64_t trace_seed = SeedOf(seed, run % instance.ep_groups);
+    const absl::StatusOr<Batch> batch = MakeBatch(instance, skew, topology, trace_seed, 0, threads);
     if (!batch.ok()) return batch.status();
+    absl::StatusOr<Batch> next = absl::NotFoundError("no policy asks for it");
     const auto weights = FirstMicroBatch(batch->trace.loads);
     const EplbShape eplb_shape = EplbShapeOf(topology, instance.experts);
     const absl::StatusOr<double> eplb_call_ms = TimeEplbCall(weights, eplb_shape);
@@ -168,7 +211,13 @@ absl::StatusOr<std::vector<BenchRow>> RunInstance(
     }
     for (size_t p = 0; p < policies.size(); ++p) {
       say(absl::StrCat(what, ": ", policies[p].name));
-      absl::Status status = AddToRow(policies[p], *batch, topology, setup, threads, rows[p]);
+      if (policies[p].move_share && !next.ok()) {
+        next =
+            NextBatch(instance, skew, topology, trace_seed, *batch, policies[p].options, threads);
+        if (!next.ok()) return next.status();
+      }
+      const Batch& planned = policies[p].move_share ? *next : *batch;
+      absl::Status status = AddToRow(policies[p], planned, topology, setup, threads, rows[p]);
       if (!status.ok()) return status;
       rows[p].eplb_call_ms += *eplb_call_ms;
       rows[p].load_bytes = static_cast<int64_t>(4 * batch->trace.loads.counts().size());

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,9 @@ struct BenchPolicy {
   std::string name;
   enum class Kind { kNone, kEplb, kRelibra } kind = Kind::kRelibra;
   PlanOptions options;  // of kRelibra
+  // The plan starts from the homes that the batch before (other sequences of the same job) was given,
+  // and may move this share of the experts.
+  std::optional<double> move_share = std::nullopt;
 };
 
 // One row: means over the seeds, but for the times.
@@ -31,6 +35,7 @@ struct BenchRow {
   double imbalance = 0;
   double bound = 0;  // of the planner's policies; 0: none is known
   double copies_per_node = 0;
+  double kept_share = 0;    // of the copies, those that the micro-batch before had: not fetched
   double moves = 0;         // a layer
   double bridges = 0;       // a layer
   double milliseconds = 0;  // of the whole batch, mean over seeds of the best repeat

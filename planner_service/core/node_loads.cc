@@ -116,6 +116,29 @@ int64_t NodeLoads::ObjectiveAfterSwap(int e, int f) const {
                        loads_.Row(f));
 }
 
+std::vector<int> NodeLoads::HeaviestGroups() const {
+  std::vector<int64_t> stands_out(groups_, -1);
+  for (int m = 0; m < loads_.micro_batches(); ++m) {
+    int first = 0, second = -1;
+    for (int g = 1; g < groups_; ++g) {
+      if (Row(g)[m] > Row(first)[m]) {
+        second = first;
+        first = g;
+      } else if (second < 0 || Row(g)[m] > Row(second)[m]) {
+        second = g;
+      }
+    }
+    stands_out[first] = std::max<int64_t>(stands_out[first], 0) + Row(first)[m] - Row(second)[m];
+  }
+  std::vector<int> heaviest;
+  for (int g = 0; g < groups_; ++g) {
+    if (stands_out[g] >= 0) heaviest.push_back(g);
+  }
+  std::stable_sort(heaviest.begin(), heaviest.end(),
+                   [&](int a, int b) { return stands_out[a] > stands_out[b]; });
+  return heaviest;
+}
+
 void NodeLoads::Swap(int e, int f) {
   objective_ = ObjectiveAfterSwap(e, f);
   int32_t *a = Row(node_[e]), *b = Row(node_[f]);

@@ -43,6 +43,10 @@ class NodeLoads {
   // The objective after experts e and f, of different groups, change places. O(M groups).
   int64_t ObjectiveAfterSwap(int e, int f) const;
 
+  // The groups that are heaviest in some micro-batch, those first that stand out most from the next
+  // heaviest in all of theirs together. Only a swap that touches one of them lowers the objective.
+  std::vector<int> HeaviestGroups() const;
+
   // Exchanges the groups of e and f.
   void Swap(int e, int f);
 

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "planner_service/core/reorder.h"
 #include "planner_service/core/swap_search.h"
 
 namespace relibra {
@@ -241,37 +242,22 @@ class NodeSpace {
         topology_(topology),
         layers_(current.size()),
         experts_(current.front().size()),
+        homes_(current),
+        node_of_(current.size(), std::vector<uint32_t>(experts_)),
         parallel_for_(parallel_for) {
-    for (const std::vector<int32_t>& homes : current) {
-      std::vector<uint32_t>& nodes = node_of_.emplace_back();
-      for (int32_t rank : homes) nodes.push_back(static_cast<uint32_t>(topology.NodeOf(rank)));
-    }
+    for (size_t l = 0; l < layers_; ++l) KeepNodes(l);
   }
 
   size_t dims() const { return layers_ * topology_.nodes + 2; }
 
-  // Plans nodes for the experts of a composition, starting from those they have: swaps experts as
-  // long as the sum of squared node loads falls, each micro-batch counting the same. Rough, but a
-  // fraction of PlanHomes' cost; what is packed for these homes suits others as good.
-  void PlanNodesFor(const Composition& composition) {
+  // Plans homes for a composition, starting from those there are.
+  void PlanHomesFor(const Composition& composition) {
     parallel_for_(static_cast<int>(layers_), [&](int l) {
-      const std::vector<uint32_t> totals = TotalsOf(composition, l);
-      const size_t micro_batches = composition.num_micro_batches();
-      std::vector<double> vectors(experts_ * micro_batches);
-      for (size_t m = 0; m < micro_batches; ++m) {
-        uint64_t all = 0;
-        for (size_t e = 0; e < experts_; ++e) all += totals[m * experts_ + e];
-        if (all == 0) continue;
-        const double mean = 1.0 / static_cast<double>(experts_);
-        for (size_t e = 0; e < experts_; ++e) {
-          vectors[e * micro_batches + m] =
-              totals[m * experts_ + e] / static_cast<double>(all) - mean;
-        }
-      }
-      SwapSearch search(vectors, experts_, InOrder);
-      search.Run(
-          topology_.nodes, kPasses, absl::MakeSpan(node_of_[l]),
-          [](size_t, size_t) { return true; }, [](size_t, size_t) {});
+      const std::vector<HomeChoice> choices =
+          HomeChoices(topology_, TotalsOf(composition, l), homes_[l], Effort::kFast,
+                      /*every_budget=*/false, /*seed=*/0);
+      homes_[l] = choices.back().home_rank;
+      KeepNodes(l);
     });
   }
 
@@ -298,29 +284,7 @@ class NodeSpace {
     return sum / static_cast<double>(layers_) / composition.num_micro_batches();
   }
 
-  // Homes in these nodes: experts that stay in the node of `current` keep their rank, the others
-  // fill the vacancies in order.
-  Placement HomesNear(const Placement& current) const {
-    Placement homes = current;
-    const int per_rank = static_cast<int>(experts_) / topology_.num_ranks();
-    for (size_t l = 0; l < layers_; ++l) {
-      std::vector<int> room(topology_.num_ranks(), per_rank);
-      auto stays = [&](size_t e) {
-        return topology_.NodeOf(current[l][e]) == static_cast<int>(node_of_[l][e]);
-      };
-      for (size_t e = 0; e < experts_; ++e) {
-        if (stays(e)) --room[current[l][e]];
-      }
-      for (size_t e = 0; e < experts_; ++e) {
-        if (stays(e)) continue;
-        int rank = static_cast<int>(node_of_[l][e]) * topology_.gpus_per_node;
-        while (room[rank] == 0) ++rank;
-        --room[rank];
-        homes[l][e] = rank;
-      }
-    }
-    return homes;
-  }
+  const Placement& homes() const { return homes_; }
 
   // [units][dims()]: by how much a unit loads each node of each layer above the mean node, in
   // pairs; last, its tokens and attention above the mean unit's, in units that make a micro-batch
@@ -341,6 +305,12 @@ class NodeSpace {
   }
 
  private:
+  void KeepNodes(size_t l) {
+    for (size_t e = 0; e < experts_; ++e) {
+      node_of_[l][e] = static_cast<uint32_t>(topology_.NodeOf(homes_[l][e]));
+    }
+  }
+
   std::vector<uint32_t> TotalsOf(const Composition& composition, int l) const {
     std::vector<uint32_t> totals(composition.num_micro_batches() * experts_);
     for (size_t q = 0; q < s_.tokens.size(); ++q) {
@@ -404,6 +374,7 @@ class NodeSpace {
   const Topology& topology_;
   const size_t layers_;
   const size_t experts_;
+  Placement homes_;
   std::vector<std::vector<uint32_t>> node_of_;  // [L][E]
   ParallelFor parallel_for_;
 };
@@ -509,9 +480,9 @@ absl::StatusOr<Packing> PackStep(const PackSequences& sequences, const Topology&
   Placement homes_before;
   if (given.has_value()) {
     NodeSpace space(sequences, topology, current, parallel_for);
-    space.PlanNodesFor(*given);
+    space.PlanHomesFor(*given);
     packing.node_imbalance_before = space.Imbalance(*given);
-    homes_before = space.HomesNear(current);
+    homes_before = space.homes();
   }
   // With an order given, no micro-batch grows above its longest; else 2 % above the longest dealt.
   PackBalance most = given.has_value() ? given->Balance() : start->Balance();
@@ -521,17 +492,17 @@ absl::StatusOr<Packing> PackStep(const PackSequences& sequences, const Topology&
   }
   Composition composition = *std::move(start);
   NodeSpace space(sequences, topology, current, parallel_for);
-  space.PlanNodesFor(composition);
+  space.PlanHomesFor(composition);
   for (int round = 0; round < options.rounds && topology.nodes > 1; ++round) {
     for (const std::vector<int>& set :
          SetsOfMicroBatches(options.micro_batches, units.size(), round)) {
       SwapAmong(set, units, space, most, composition, parallel_for);
     }
-    space.PlanNodesFor(composition);
+    space.PlanHomesFor(composition);
   }
   composition.DealRanks();
   packing.node_imbalance = space.Imbalance(composition);
-  packing.homes = space.HomesNear(current);
+  packing.homes = space.homes();
   packing.balance = composition.Balance();
   const bool worse = given.has_value() && (!packing.balance.NoWorseThan(given->Balance()) ||
                                            packing.node_imbalance > packing.node_imbalance_before);

@@ -35,13 +35,14 @@ namespace relibra {
 
 // The sequences of a step. Spans must outlive the call.
 struct PackSequences {
-  absl::Span<const std::string> ids;         // [Q], for messages
-  absl::Span<const uint32_t> tokens;         // [Q]
-  absl::Span<const uint32_t> counts;         // [Q][L][E], (token, choice) pairs
-  absl::Span<const uint32_t> prompt_groups;  // [Q]; empty: every sequence is a group of its own
+  absl::Span<const std::string> ids = {};  // [Q], for messages
+  absl::Span<const uint32_t> tokens = {};  // [Q]
+  absl::Span<const uint32_t> counts = {};  // [Q][L][E], (token, choice) pairs
+  absl::Span<const uint32_t> prompt_groups =
+      {};  // [Q]; empty: every sequence is a group of its own
   // [Q], the order given; both empty where there is none.
-  absl::Span<const uint32_t> source_ranks;
-  absl::Span<const uint32_t> micro_batches;
+  absl::Span<const uint32_t> source_ranks = {};
+  absl::Span<const uint32_t> micro_batches = {};
 };
 
 struct PackOptions {

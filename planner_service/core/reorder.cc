@@ -85,30 +85,41 @@ int64_t CountMoves(absl::Span<const int32_t> before, const std::vector<int32_t>&
   return moves;
 }
 
-// Steepest swaps from the current homes: each step takes the swap that lowers the objective most
-// among those that touch the experts which weigh most in overloaded micro-batches.
+// The swap of an expert of `group` that lowers the objective most, or {-1, -1}.
+std::pair<int, int> SteepestSwap(const NodeLoads& state, int group) {
+  std::pair<int, int> best = {-1, -1};
+  int64_t least = state.Objective();
+  const int experts = static_cast<int>(state.nodes().size());
+  for (int e : state.members()[group]) {
+    for (int f = 0; f < experts; ++f) {
+      if (state.NodeOf(f) == group) continue;
+      const int64_t after = state.ObjectiveAfterSwap(e, f);
+      if (after < least) least = after, best = {e, f};
+    }
+  }
+  return best;
+}
+
+// Steepest swaps from the current homes, one choice a swap: each relieves the group that stands out
+// most. O(E^2 / groups) swaps are judged for one that is made.
 void AddSteepestSwaps(const Grouping& grouping, const ExpertLoads& loads,
                       absl::Span<const uint32_t> totals, absl::Span<const int32_t> current,
                       std::vector<HomeChoice>& choices) {
   NodeLoads state(loads, grouping.count(), grouping.GroupsOf(current));
-  const int experts = loads.experts();
-  while (true) {
-    int best_e = -1, best_f = -1;
-    int64_t best = state.Objective();
-    for (int e = 0; e < experts; ++e) {
-      for (int f = e + 1; f < experts; ++f) {
-        if (state.NodeOf(e) == state.NodeOf(f)) continue;
-        const int64_t after = state.ObjectiveAfterSwap(e, f);
-        if (after < best) best = after, best_e = e, best_f = f;
-      }
+  for (bool better = true; better;) {
+    better = false;
+    for (int group : state.HeaviestGroups()) {
+      const auto [e, f] = SteepestSwap(state, group);
+      if (e < 0) continue;
+      state.Swap(e, f);
+      HomeChoice choice;
+      choice.home_rank = grouping.HomesOf(loads, state.nodes(), current);
+      choice.moves = CountMoves(current, choice.home_rank);
+      choice.objective = ExactObjective(totals, state.nodes(), grouping.count());
+      choices.push_back(std::move(choice));
+      better = true;
+      break;
     }
-    if (best_e < 0) return;
-    state.Swap(best_e, best_f);
-    HomeChoice choice;
-    choice.home_rank = grouping.HomesOf(loads, state.nodes(), current);
-    choice.moves = CountMoves(current, choice.home_rank);
-    choice.objective = ExactObjective(totals, state.nodes(), grouping.count());
-    choices.push_back(std::move(choice));
   }
 }
 

@@ -6,29 +6,36 @@
 namespace relibra {
 namespace {
 
-// One replicated expert: its instances in ascending order of rank and what each still has to serve.
 struct Instance {
   int32_t rank;
-  uint32_t left;
+  uint32_t left;  // what it still has to serve
 };
 
-// Serves sources [first, last) from the instances within ranks [first, last), in ascending order.
-void ServeRange(int32_t expert, int first, int last, std::vector<Instance>& instances,
-                std::vector<uint32_t>& waiting, std::vector<Split>& out) {
-  auto instance = std::lower_bound(instances.begin(), instances.end(), first,
-                                   [](const Instance& i, int rank) { return i.rank < rank; });
-  for (int s = first; s < last; ++s) {
-    while (waiting[s] > 0 && instance != instances.end() && instance->rank < last) {
-      const uint32_t tokens = std::min(waiting[s], instance->left);
-      if (tokens > 0) {
-        out.push_back({expert, s, instance->rank, tokens});
-        waiting[s] -= tokens;
-        instance->left -= tokens;
+// One replicated expert while its tokens are dealt out.
+struct Deal {
+  std::vector<Instance> instances;  // ascending by rank
+  std::vector<uint32_t> waiting;    // [S], tokens not dealt yet
+  std::vector<uint32_t> dealt;      // [S, instances]
+
+  void Give(int source, size_t instance) {
+    const uint32_t tokens = std::min(waiting[source], instances[instance].left);
+    waiting[source] -= tokens;
+    instances[instance].left -= tokens;
+    dealt[source * instances.size() + instance] += tokens;
+  }
+
+  // Serves sources [first, last) from the instances on ranks [first, last), in ascending order.
+  void GiveRange(int first, int last) {
+    size_t i = 0;
+    while (i < instances.size() && instances[i].rank < first) ++i;
+    for (int s = first; s < last && i < instances.size() && instances[i].rank < last; ++s) {
+      while (waiting[s] > 0 && i < instances.size() && instances[i].rank < last) {
+        Give(s, i);
+        if (instances[i].left == 0) ++i;
       }
-      if (instance->left == 0) ++instance;
     }
   }
-}
+};
 
 }  // namespace
 
@@ -38,53 +45,42 @@ void SplitTokens(const Topology& topology, absl::Span<const uint32_t> loads,
   const int num_ranks = topology.num_ranks();
   const size_t num_experts = home_rank.size();
   out.clear();
-  std::vector<Instance> instances;
-  std::vector<uint32_t> waiting(num_ranks);
+  Deal deal;
+  deal.waiting.resize(num_ranks);
   for (size_t r = 0; r < replicas.size();) {
     const int32_t expert = replicas[r].expert;
-    const size_t begin = out.size();
-    uint64_t total = 0;
+    uint64_t at_home = 0;
     for (int s = 0; s < num_ranks; ++s) {
-      waiting[s] = loads[s * num_experts + expert];
-      total += waiting[s];
+      deal.waiting[s] = loads[s * num_experts + expert];
+      at_home += deal.waiting[s];
     }
-    instances.clear();
-    uint64_t replicated = 0;
+    deal.instances.clear();
     for (; r < replicas.size() && replicas[r].expert == expert; ++r) {
-      instances.push_back({replicas[r].rank, replicas[r].tokens});
-      replicated += replicas[r].tokens;
+      deal.instances.push_back({replicas[r].rank, replicas[r].tokens});
+      at_home -= replicas[r].tokens;
     }
-    instances.push_back({home_rank[expert], static_cast<uint32_t>(total - replicated)});
-    std::sort(instances.begin(), instances.end(),
+    deal.instances.push_back({home_rank[expert], static_cast<uint32_t>(at_home)});
+    std::sort(deal.instances.begin(), deal.instances.end(),
               [](const Instance& a, const Instance& b) { return a.rank < b.rank; });
+    const size_t count = deal.instances.size();
+    deal.dealt.assign(num_ranks * count, 0);
 
-    for (Instance& instance : instances) {
-      const uint32_t tokens = std::min(waiting[instance.rank], instance.left);
-      if (tokens == 0) continue;
-      out.push_back({expert, instance.rank, instance.rank, tokens});
-      waiting[instance.rank] -= tokens;
-      instance.left -= tokens;
+    for (size_t i = 0; i < count; ++i) deal.Give(deal.instances[i].rank, i);
+    // Only nodes that have an instance can serve their own.
+    for (size_t i = 0; i < count;) {
+      const int first = topology.NodeOf(deal.instances[i].rank) * topology.gpus_per_node;
+      const int last = first + topology.gpus_per_node;
+      deal.GiveRange(first, last);
+      while (i < count && deal.instances[i].rank < last) ++i;
     }
-    for (int node = 0; node < topology.nodes; ++node) {
-      ServeRange(expert, node * topology.gpus_per_node, (node + 1) * topology.gpus_per_node,
-                 instances, waiting, out);
-    }
-    ServeRange(expert, 0, num_ranks, instances, waiting, out);
+    deal.GiveRange(0, num_ranks);
 
-    // The three passes may serve one (source, instance) pair twice: order the rows and merge them.
-    std::sort(out.begin() + begin, out.end(), [](const Split& a, const Split& b) {
-      return a.source_rank != b.source_rank ? a.source_rank < b.source_rank : a.rank < b.rank;
-    });
-    size_t kept = begin;
-    for (size_t i = begin; i < out.size(); ++i) {
-      if (kept > begin && out[kept - 1].source_rank == out[i].source_rank &&
-          out[kept - 1].rank == out[i].rank) {
-        out[kept - 1].tokens += out[i].tokens;
-      } else {
-        out[kept++] = out[i];
+    for (int s = 0; s < num_ranks; ++s) {
+      for (size_t i = 0; i < count; ++i) {
+        const uint32_t tokens = deal.dealt[s * count + i];
+        if (tokens > 0) out.push_back({expert, s, deal.instances[i].rank, tokens});
       }
     }
-    out.resize(kept);
   }
 }
 

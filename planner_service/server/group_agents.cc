@@ -105,6 +105,7 @@ uint64_t GroupAgents::NewWaiter() {
 void GroupAgents::Join(uint64_t waiter, const v1::AgentInfo& agent, JoinCallback done) {
   std::vector<JoinCallback> superseded;
   std::vector<JoinCallback> complete;
+  JoinCallback refused;
   absl::Status status;
   Members members;
   {
@@ -126,9 +127,11 @@ void GroupAgents::Join(uint64_t waiter, const v1::AgentInfo& agent, JoinCallback
       complete.push_back(std::move(done));
     } else if (status.ok()) {
       waiters_.emplace(waiter, Waiter{agent.rank(), std::move(done)});
+    } else {
+      refused = std::move(done);
     }
   }
-  if (!status.ok()) done(status);
+  if (refused != nullptr) refused(status);
   for (const JoinCallback& callback : superseded) {
     callback(absl::AbortedError(
         absl::StrCat("rank ", agent.rank(), " joined as incarnation ", agent.incarnation())));

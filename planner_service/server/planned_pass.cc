@@ -24,7 +24,7 @@ int64_t PlanBytes(const Plan& plan) {
     bytes += sizeof(LayerPlan) + layer.home_rank.size() * sizeof(int32_t) +
              layer.moves.size() * sizeof(Move);
     for (const std::vector<Replica>& replicas : layer.replicas) {
-      bytes += sizeof(replicas) + replicas.size() * sizeof(Replica);
+      bytes += sizeof(std::vector<Replica>) + replicas.size() * sizeof(Replica);
     }
   }
   return static_cast<int64_t>(bytes);

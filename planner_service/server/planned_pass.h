@@ -24,7 +24,7 @@ struct StepId {
   uint32_t policy_version = 0;
   uint32_t step = 0;
 
-  friend auto operator<=>(const StepId&, const StepId&) = default;
+  friend auto operator<=>(const StepId&, const StepId&) = default;  // NOLINT(modernize-use-nullptr)
 };
 
 // "step 17 (policy version 3)"; without the version where it is 0.
@@ -35,7 +35,7 @@ struct PassKey {
   std::string pass;
   int group = 0;  // index into Job.groups
 
-  friend auto operator<=>(const PassKey&, const PassKey&) = default;
+  friend bool operator==(const PassKey&, const PassKey&) = default;
 };
 
 // What a pass was asked for, to tell a repeated request from another one.

@@ -143,6 +143,7 @@ struct PlannerServer::Parts {
         service({.jobs = jobs,
                  .planner = planner,
                  .stream_pool = stream_pool,
+                 .planning_pool = planning_pool,
                  .metrics = metrics,
                  .store = *store,
                  .open_streams = open_streams,

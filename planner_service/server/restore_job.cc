@@ -33,7 +33,8 @@ absl::Status RestorePass(StoredPass stored, JobState& job) {
   if (!sealed.ok()) return sealed;
   (*step)->AddPass(pass);
   if (stored.taken_back) (*step)->TakeBackHomes(pass->key.group, pass->plan.digest);
-  job.group(pass->key.group).feed.Announce(std::move(pass));
+  PlanFeed& feed = job.group(pass->key.group).feed;
+  feed.Announce(std::move(pass));
   return absl::OkStatus();
 }
 

@@ -14,6 +14,7 @@
 #include "planner_service/server/quoted.h"
 #include "planner_service/server/raw_message.h"
 #include "planner_service/server/record_streams.h"
+#include "planner_service/server/sequence_packing.h"
 #include "planner_service/server/version.h"
 
 namespace relibra::server {
@@ -177,10 +178,27 @@ grpc::ServerUnaryReactor* PlannerService::PlanStep(grpc::CallbackServerContext* 
 }
 
 grpc::ServerUnaryReactor* PlannerService::PackSequences(grpc::CallbackServerContext* call,
-                                                        const v1::PackSequencesRequest*,
-                                                        v1::PackSequencesResponse*) {
-  return Answer(call, "PackSequences",
-                absl::UnimplementedError("this planner does not pack sequences yet"));
+                                                        const v1::PackSequencesRequest* request,
+                                                        v1::PackSequencesResponse* response) {
+  absl::Status small = CheckMessageBytes(*request, context_.max_message_bytes);
+  if (!small.ok()) return Answer(call, "PackSequences", small);
+  absl::StatusOr<std::shared_ptr<JobState>> job = context_.jobs.Find(request->key().job());
+  if (!job.ok()) return Answer(call, "PackSequences", job.status());
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  // Beside the job's plans, in their order: both read its homes.
+  context_.planning_pool.Submit(
+      request->key().job(), [this, job = *std::move(job), request, response, reactor] {
+        absl::StatusOr<v1::PackSequencesResponse> packed =
+            ProposeComposition(*job, *request, context_.planning_pool);
+        if (packed.ok()) {
+          *response = *std::move(packed);
+        } else {
+          job->SetLastError(packed.status().message());
+        }
+        context_.metrics.RequestDone("PackSequences", static_cast<int>(packed.status().code()));
+        reactor->Finish(ToGrpc(packed.status()));
+      });
+  return reactor;
 }
 
 grpc::ServerWriteReactor<v1::PlanUpdate>* PlannerService::GetPlan(

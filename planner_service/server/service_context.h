@@ -26,6 +26,8 @@ struct ServiceContext {
   StepPlanner& planner;
   // Runs what takes longer than a moment: counting records, building messages of plans.
   WorkerPool& stream_pool;
+  // Plans and packs; one lane a job.
+  WorkerPool& planning_pool;
   Metrics& metrics;
   StateStore& store;
   OpenStreams& open_streams;

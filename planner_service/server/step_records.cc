@@ -242,6 +242,11 @@ absl::Status StepRecords::ReadAndSeal(absl::string_view by,
   return status;
 }
 
+absl::Status StepRecords::Read(absl::FunctionRef<absl::Status(const SequenceMap&)> read) const {
+  absl::MutexLock lock(&mutex_);
+  return read(sequences_);
+}
+
 void StepRecords::Unseal() {
   absl::MutexLock lock(&mutex_);
   sealed_by_.clear();

@@ -74,6 +74,8 @@ class StepRecords {
   using SequenceMap = absl::node_hash_map<std::string, SequenceRoutes>;
   absl::Status ReadAndSeal(absl::string_view by,
                            absl::FunctionRef<absl::Status(const SequenceMap&)> read);
+  // Lets `read` look at the sequences while nothing is added.
+  absl::Status Read(absl::FunctionRef<absl::Status(const SequenceMap&)> read) const;
   // Takes a seal back, after a pass that could not be planned.
   void Unseal();
 

@@ -61,6 +61,17 @@ std::vector<double> Lognormals(int count, double sigma, std::initializer_list<ui
   return numbers;
 }
 
+size_t SequencesOf(const GeneratorOptions& o) {
+  return size_t{1} * o.num_ranks * o.micro_batches * o.sequences_per_bin;
+}
+
+// The number, over the whole job, of the batch's first sequence; prompts are numbered likewise.
+uint64_t FirstSequence(const GeneratorOptions& o) { return o.batch * SequencesOf(o); }
+
+uint64_t FirstGroup(const GeneratorOptions& o) {
+  return o.batch * ((SequencesOf(o) + o.group_size - 1) / o.group_size);
+}
+
 // The histograms of one layer, sequence after sequence.
 class LayerGenerator {
  public:
@@ -87,7 +98,7 @@ class LayerGenerator {
   void DrawShares(size_t q, int domain) {
     switch (options_.family) {
       case TraceFamily::kRl: {
-        RandomStream whims({options_.seed, kWhim, layer_, q});
+        RandomStream whims({options_.seed, kWhim, layer_, FirstSequence(options_) + q});
         const std::vector<double>& taste = tastes_[domain];
         for (size_t e = 0; e < shares_.size(); ++e) {
           shares_[e] = taste[e] * ExactExp(options_.sequence_sigma * whims.Normal());
@@ -155,7 +166,7 @@ class LayerGenerator {
 SequenceTrace DrawSequences(const GeneratorOptions& o, std::vector<int>& domains) {
   SequenceTrace trace{.num_experts = o.experts, .top_k = o.top_k};
   for (int l = 0; l < o.layers; ++l) trace.layer_ids.push_back(static_cast<uint32_t>(l));
-  const size_t sequences = size_t{1} * o.num_ranks * o.micro_batches * o.sequences_per_bin;
+  const size_t sequences = SequencesOf(o);
   const double mean = 1.0 * o.tokens_per_bin / o.sequences_per_bin;
   for (size_t q = 0; q < sequences; ++q) {
     const size_t bin = q / o.sequences_per_bin;
@@ -164,13 +175,15 @@ SequenceTrace DrawSequences(const GeneratorOptions& o, std::vector<int>& domains
     trace.prompt_groups.push_back(static_cast<uint32_t>(group));
     trace.source_ranks.push_back(static_cast<uint32_t>(bin % o.num_ranks));
     trace.micro_batches.push_back(static_cast<uint32_t>(bin / o.num_ranks));
-    domains.push_back(static_cast<int>(RandomStream({o.seed, kDomain, group}).Below(o.domains)));
+    domains.push_back(
+        static_cast<int>(RandomStream({o.seed, kDomain, FirstGroup(o) + group}).Below(o.domains)));
     uint32_t tokens = o.tokens_per_bin / o.sequences_per_bin;
     if (o.length_sigma > 0) {
       // The mean of a lognormal is exp(sigma^2 / 2) times its median.
       const double length =
-          mean * ExactExp(o.length_sigma * RandomStream({o.seed, kLength, q}).Normal() -
-                          o.length_sigma * o.length_sigma / 2);
+          mean *
+          ExactExp(o.length_sigma * RandomStream({o.seed, kLength, FirstSequence(o) + q}).Normal() -
+                   o.length_sigma * o.length_sigma / 2);
       tokens = static_cast<uint32_t>(std::clamp(length, 1.0, 1.0 * o.max_tokens));
     }
     trace.tokens.push_back(tokens);

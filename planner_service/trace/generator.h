@@ -53,6 +53,8 @@ struct GeneratorOptions {
   double length_sigma = 0;      // 0: equal lengths
   uint32_t max_tokens = 32768;  // of one sequence, where lengths differ
   uint64_t seed = 0;
+  // Which batch of the job: every batch has its own sequences, of the same popularity and tastes.
+  uint64_t batch = 0;
 };
 
 // num_ranks x micro_batches x sequences_per_bin sequences with prompt groups and places.

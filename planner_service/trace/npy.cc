@@ -178,7 +178,7 @@ absl::StatusOr<std::vector<Out>> ToUnsigned(const NpyArray& array, absl::string_
     bool good = true;
     for (size_t i = 0; i < out.size(); ++i) {
       const T value = Load<T>(array, i);
-      out[i] = static_cast<Out>(value);
+      out[i] = static_cast<Out>(+value);  // promoted first, as a number
       good &= !std::cmp_less(value, least) && !std::cmp_greater(value, most);
     }
     if (good) return std::move(out);

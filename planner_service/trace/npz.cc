@@ -161,7 +161,7 @@ absl::StatusOr<std::string> NpzBytes(
     zip_file_set_dostime(zip.get(), index, 0, kFirstOfJanuary1980, 0);
   }
   if (zip_close(zip.get()) != 0) return absl::InternalError(zip_strerror(zip.get()));
-  zip.release();
+  static_cast<void>(zip.release());  // closed, hence freed
   if (zip_source_open(target) != 0) return absl::InternalError("cannot read the archive back");
   zip_stat_t info;
   zip_source_stat(target, &info);

@@ -12,7 +12,7 @@ namespace relibra {
 // mixed one by one. Not thread-safe; not for secrets.
 class RandomStream {
  public:
-  explicit RandomStream(std::initializer_list<uint64_t> keys);
+  RandomStream(std::initializer_list<uint64_t> keys);
 
   uint64_t Next();
 

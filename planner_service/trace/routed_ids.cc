@@ -186,7 +186,7 @@ bool RoutedIdCounter::Suspicious(const Id* ids, size_t count) const {
   for (size_t i = 0; i < count; ++i) {
     largest = std::max(largest, static_cast<Id>(ids[i] & masks[i]));
   }
-  if (static_cast<int64_t>(largest) >= layout_.num_experts) return true;
+  if (int64_t{+largest} >= layout_.num_experts) return true;
   // Every pair of ids of a row stands at some distance d.
   Id twice = 0;
   for (size_t d = 1; d < static_cast<size_t>(layout_.top_k); ++d) {
@@ -212,7 +212,7 @@ absl::Status RoutedIdCounter::CheckRows(const Id* ids, size_t tokens,
           return absl::StrCat(NameOf(origin), "token ", origin.token_offset + token, ", layer ",
                               layout_.layer_ids[l], ", slot ", k, ": ");
         };
-        const auto id = static_cast<int64_t>(row[k]);
+        const int64_t id = +row[k];  // promoted, whatever its sign
         if (id >= layout_.num_experts) {
           return Invalid(where(), "expected a logical expert from 0 to ", layout_.num_experts - 1,
                          ", got ", id, " (a physical id after EPLB?)");
@@ -274,13 +274,13 @@ void RoutedIdCounter::AddAs(absl::string_view ids, RoutingTally& tally) const {
                         const Id* row = of_token + layout_.counted_rows[l] * top_k;
                         uint32_t* counts = tally.counts.data() + l * num_experts;
                         if (!any_below_zero) {
-                          for (size_t k = 0; k < top_k; ++k) ++counts[static_cast<size_t>(row[k])];
+                          for (size_t k = 0; k < top_k; ++k) ++counts[+row[k]];
                           continue;
                         }
                         size_t routed = 0;
                         for (size_t k = 0; k < top_k; ++k) {
-                          if (static_cast<int64_t>(row[k]) < 0) continue;
-                          ++counts[static_cast<size_t>(row[k])];
+                          if (+row[k] < 0) continue;
+                          ++counts[+row[k]];
                           ++routed;
                         }
                         if (routed == 0) ++tally.unrouted[l];

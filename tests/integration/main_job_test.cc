@@ -107,6 +107,26 @@ TEST_P(MainJob, EightAgentsTrainLikeASingleProcessAndTheLoadIsFlat) {
   }
 }
 
+TEST_P(MainJob, AnAgentKilledMidMoveLeavesTheOthersWithAnErrorAndTheirWeightsIntact) {
+  transports_ = GetParam();
+  std::vector<ChildProcess> agents;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    agents.emplace_back(SelfTest(rank, rank == 3 ? std::vector<std::string>{"--die-at-fetch", "3"}
+                                                 : std::vector<std::string>{}));
+  }
+  const std::vector<int> statuses = WaitAll(agents);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (rank == 3) {
+      EXPECT_EQ(statuses[rank], 128 + SIGKILL);
+      continue;
+    }
+    EXPECT_EQ(statuses[rank], 1) << agents[rank].Error();
+    const nlohmann::json line = Line(agents[rank]);
+    EXPECT_NE(line.at("error"), "") << line;
+    EXPECT_EQ(line.at("weights_intact"), true) << line;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, MainJob, ::testing::Values("tcp,self", "posix,cma,self"),
                          [](const auto& info) {
                            const std::string name = info.param;
@@ -150,25 +170,6 @@ TEST_F(MainJobFailures, AgentsGoOnWithTheirPlacementWhenThePlannerIsKilledWhileT
     EXPECT_EQ(line.at("steps_applied"), 1) << line;
     EXPECT_LE(line.at("max_relative_error"), 1e-5) << line;
     EXPECT_THAT(line.at("kept_reasons").at(0), HasSubstr("no plan for step 1")) << line;
-  }
-}
-
-TEST_F(MainJobFailures, AnAgentKilledMidMoveLeavesTheOthersWithAnErrorAndTheirWeightsIntact) {
-  std::vector<ChildProcess> agents;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    agents.emplace_back(SelfTest(rank, rank == 3 ? std::vector<std::string>{"--die-at-get", "3"}
-                                                 : std::vector<std::string>{}));
-  }
-  const std::vector<int> statuses = WaitAll(agents);
-  for (int rank = 0; rank < kRanks; ++rank) {
-    if (rank == 3) {
-      EXPECT_EQ(statuses[rank], 128 + SIGKILL);
-      continue;
-    }
-    EXPECT_EQ(statuses[rank], 1);
-    const nlohmann::json line = Line(agents[rank]);
-    EXPECT_NE(line.at("error"), "") << line;
-    EXPECT_EQ(line.at("weights_intact"), true) << line;
   }
 }
 

@@ -1,4 +1,5 @@
-// A transport whose process kills itself at its k-th get: a machine that is lost mid-move.
+// A transport whose process kills itself at its k-th fetch of an expert's buffer, by get or by
+// message: a machine that is lost mid-move.
 #ifndef RELIBRA_WORKER_AGENT_SELFTEST_DYING_TRANSPORT_H_
 #define RELIBRA_WORKER_AGENT_SELFTEST_DYING_TRANSPORT_H_
 
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "worker_agent/channels.h"
 #include "worker_agent/transport/transport.h"
 
 namespace relibra::agent::selftest {
@@ -15,9 +17,9 @@ namespace relibra::agent::selftest {
 // Passes everything on to the transport that it owns.
 class DyingTransport : public transport::Transport {
  public:
-  // at_get: counted from 1.
-  DyingTransport(std::unique_ptr<transport::Transport> base, int64_t at_get)
-      : base_(std::move(base)), gets_left_(at_get) {}
+  // at_fetch: counted from 1.
+  DyingTransport(std::unique_ptr<transport::Transport> base, int64_t at_fetch)
+      : base_(std::move(base)), fetches_left_(at_fetch) {}
 
   std::string name() const override { return base_->name(); }
   int rank() const override { return base_->rank(); }
@@ -36,7 +38,7 @@ class DyingTransport : public transport::Transport {
   }
   transport::Operation Get(const transport::RemoteRegion& region, size_t offset, void* buffer,
                            size_t bytes) override {
-    if (--gets_left_ == 0) std::raise(SIGKILL);
+    Count();
     return base_->Get(region, offset, buffer, bytes);
   }
   transport::Operation Send(int to, transport::Tag tag, const void* data, size_t bytes) override {
@@ -44,6 +46,7 @@ class DyingTransport : public transport::Transport {
   }
   transport::Operation Receive(int from, transport::Tag tag, void* buffer,
                                size_t capacity) override {
+    if (tag.channel == kMoveChannel || tag.channel == kReplicaChannel) Count();
     return base_->Receive(from, tag, buffer, capacity);
   }
   absl::Status Wait(absl::Span<const transport::Operation> operations,
@@ -57,8 +60,12 @@ class DyingTransport : public transport::Transport {
   }
 
  private:
+  void Count() {
+    if (--fetches_left_ == 0) std::raise(SIGKILL);
+  }
+
   const std::unique_ptr<transport::Transport> base_;
-  int64_t gets_left_;
+  int64_t fetches_left_;
 };
 
 }  // namespace relibra::agent::selftest

@@ -78,8 +78,8 @@ absl::Status Run::Join() {
                                      .net_devices = options_.net_devices,
                                      .peer_error_handling = options_.peer_error_handling});
   if (!transport.ok()) return transport.status();
-  if (options_.die_at_get > 0) {
-    transport = std::make_unique<DyingTransport>(*std::move(transport), options_.die_at_get);
+  if (options_.die_at_fetch > 0) {
+    transport = std::make_unique<DyingTransport>(*std::move(transport), options_.die_at_fetch);
   }
   const PlannerClientOptions group{.planner = options_.planner,
                                    .job = options_.job,

@@ -34,8 +34,8 @@ struct SelfTestOptions {
   bool require_changes = true;
   // Fail unless every step followed its plan.
   bool require_applied = true;
-  // Kill this process at its k-th get (from 1); 0: never.
-  int64_t die_at_get = 0;
+  // Kill this process at its k-th fetch of an expert's buffer (from 1); 0: never.
+  int64_t die_at_fetch = 0;
 };
 
 // Runs one rank and prints one line of JSON to `out`. 0: everything agreed; 1: it did

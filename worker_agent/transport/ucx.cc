@@ -2,13 +2,18 @@
 
 #include <ucp/api/ucp.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "worker_agent/transport/collectives.h"
@@ -34,6 +39,25 @@ std::string AddressPrefix() {
   unsigned release = 0;
   ucp_get_version(&major, &minor, &release);
   return absl::StrCat(kMagic, " ", major, ".", minor, " ");
+}
+
+// Whether every pair of ranks reads memory without the target's processor.
+bool HardwareReadsMemory(const std::string& transports) {
+  const char* from_environment = std::getenv("UCX_TLS");
+  const std::string used =
+      !transports.empty() || from_environment == nullptr ? transports : from_environment;
+  if (used.empty() || used == "all") {
+    std::error_code none;
+    return std::filesystem::directory_iterator("/sys/class/infiniband", none) !=
+           std::filesystem::directory_iterator();
+  }
+  bool reads = false;
+  for (const std::string& name : std::vector<std::string>(absl::StrSplit(used, ','))) {
+    if (name == "tcp" || name[0] == '^') return false;
+    reads |= absl::StartsWith(name, "rc") || absl::StartsWith(name, "dc") || name == "ib" ||
+             name == "cma" || name == "knem" || name == "xpmem";
+  }
+  return reads;
 }
 
 class UcxRegion : public Region {
@@ -78,6 +102,8 @@ class UcxTransport : public Transport {
  public:
   UcxTransport(UcxOptions options, std::unique_ptr<UcxWorker> worker, std::string address)
       : options_(std::move(options)),
+        one_sided_(options_.one_sided == OneSided::kAuto ? HardwareReadsMemory(options_.transports)
+                                                         : options_.one_sided == OneSided::kOn),
         peers_(options_.size),
         worker_(std::move(worker)),
         address_(AddressPrefix() + address) {}
@@ -132,6 +158,7 @@ class UcxTransport : public Transport {
   void CloseEndpoints();
 
   const UcxOptions options_;
+  const bool one_sided_;
   std::vector<Peer> peers_;  // [size], guarded by worker_->mutex()
   // By state, guarded by worker_->mutex().
   absl::flat_hash_map<const Operation::State*, std::unique_ptr<InFlight>> in_flight_;
@@ -148,7 +175,7 @@ Capabilities UcxTransport::capabilities() const {
   if (ucp_context_query(worker_->context(), &attributes) == UCS_OK) {
     cuda = (attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
   }
-  return {.one_sided_get = true,
+  return {.one_sided_get = one_sided_,
           .background_progress = true,
           .cuda_memory = cuda,
           .detects_peer_death = options_.peer_error_handling};
@@ -308,6 +335,9 @@ Operation UcxTransport::Get(const RemoteRegion& region, size_t offset, void* buf
   operation.state()->peer = remote.rank();
   absl::MutexLock lock(&worker_->mutex());
   absl::Status failure = FailureOf(remote.rank());
+  if (failure.ok() && !one_sided_) {
+    failure = absl::UnimplementedError("one-sided gets are off (see OneSided)");
+  }
   if (failure.ok() && (offset > remote.bytes() || bytes > remote.bytes() - offset)) {
     failure = absl::OutOfRangeError(
         absl::StrCat("get of ", bytes, " bytes at ", offset, " of a region of ", remote.bytes()));

@@ -11,6 +11,17 @@
 
 namespace relibra::transport {
 
+// Whether peers' memory is read with ucp_get.
+enum class OneSided {
+  // Where the hardware does it: with RDMA, or inside a host with cma. Where UCX would emulate it by
+  // messages (tcp), the agent's own messages do the same, for UCX (seen with 1.13) aborts the
+  // target
+  // of an emulated get whose reader has died.
+  kAuto,
+  kOn,
+  kOff,
+};
+
 struct UcxOptions {
   int rank = 0;
   int size = 1;
@@ -18,6 +29,7 @@ struct UcxOptions {
   std::string transports = {};
   // As in UCX_NET_DEVICES; empty likewise. Naming a single device can switch off NVLink lanes.
   std::string net_devices = {};
+  OneSided one_sided = OneSided::kAuto;
   // UCP_ERR_HANDLING_MODE_PEER on every endpoint: a dead peer is noticed at once instead of by the
   // deadline. It switches on UCX_POSIX_ERROR_HANDLING and UCX_SYSV_ERROR_HANDLING in the process's
   // environment where they are not set, for UCX would otherwise leave shared memory out; so create

@@ -51,8 +51,10 @@ TEST(MemoryAccountTest, RefusesWhatAnyOfTheChainHasNoRoomForAndTakesNothing) {
 TEST(MemoryAccountTest, NeverGoesOverItsLimitHoweverManyThreadsCharge) {
   auto planner = MemoryAccount::Create("planner", "--max-memory-bytes", 1000, nullptr);
   auto job = MemoryAccount::Create("job", "--max-job-bytes", 700, planner);
+  constexpr int kThreads = 4;
   std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
+  threads.reserve(kThreads);
+  for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&] {
       std::vector<MemoryCharge> charges;
       for (int i = 0; i < 2000; ++i) {

@@ -144,7 +144,7 @@ std::string CallRaw(const PlannerProcess& planner, const std::string& method,
   grpc::ByteBuffer answer;
   std::promise<grpc::Status> done;
   stub.UnaryCall(&call, method, grpc::StubOptions(), &bytes, &answer,
-                 [&done](grpc::Status status) { done.set_value(status); });
+                 [&done](const grpc::Status& status) { done.set_value(status); });
   const grpc::Status status = done.get_future().get();
   EXPECT_TRUE(status.ok()) << status.error_message();
   grpc::Slice whole;

@@ -472,6 +472,70 @@ TEST(HomesTest, AreTakenBackWhenTheGroupKeptTheOldOnes) {
   ExpectMovesFrom({0, 0, 1, 1, 2, 2, 3, 3}, WholePlan(planner, Key("demo", 2)), 0);
 }
 
+grpc::Status Pack(TestPlanner& planner, const v1::PackSequencesRequest& request,
+                  v1::PackSequencesResponse* response) {
+  grpc::ClientContext call;
+  return planner.stub().PackSequences(&call, request, response);
+}
+
+TEST(PackSequencesTest, ProposesACompositionThatCanBePlanned) {
+  TestPlanner planner;
+  ASSERT_TRUE(planner.Register(SmallJob("demo")).ok());
+  // Even sequences load the first node alone, odd ones the second alone; by id they would come in
+  // two runs of four of a kind.
+  std::vector<v1::RoutingRecord> records;
+  for (int q = 0; q < 8; ++q) {
+    const std::vector<uint8_t> row =
+        q < 4 ? std::vector<uint8_t>{0, 1, 2, 3} : std::vector<uint8_t>{4, 5, 6, 7};
+    records.push_back(Record("s" + std::to_string(q), 0, row));
+  }
+  ASSERT_TRUE(planner.Send(Key("demo", 1), records).ok());
+  v1::PackSequencesRequest request;
+  *request.mutable_key() = Key("demo", 1);
+  request.set_num_micro_batches(2);
+  request.set_max_tokens(1);
+  v1::PackSequencesResponse response;
+  const grpc::Status status = Pack(planner, request, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_LE(response.node_imbalance(), response.node_imbalance_before());
+  ASSERT_EQ(response.composition().sequences_size(), 8);
+  std::vector<std::vector<int>> placed(2, std::vector<int>(4));
+  for (const v1::SequencePlacement& placement : response.composition().sequences()) {
+    ++placed[placement.micro_batch()][placement.source_rank()];
+  }
+  // One token a sequence, at most one token a rank and micro-batch.
+  EXPECT_THAT(placed, ::testing::Each(ElementsAre(1, 1, 1, 1)));
+  v1::PlanStepRequest plan;
+  *plan.mutable_key() = Key("demo", 1);
+  *plan.mutable_composition() = response.composition();
+  EXPECT_TRUE(planner.Plan(plan).ok());
+}
+
+TEST(PackSequencesTest, NamesWhatIsWrong) {
+  TestPlanner planner;
+  ASSERT_TRUE(planner.Register(SmallJob("demo")).ok());
+  ASSERT_TRUE(planner.Send(Key("demo", 1), {Record("a", 0, {0, 1, 2, 3})}).ok());
+  v1::PackSequencesRequest request;
+  *request.mutable_key() = Key("demo", 1);
+  v1::PackSequencesResponse response;
+  grpc::Status status = Pack(planner, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("num_micro_batches"));
+  request.set_num_micro_batches(1);
+  request.add_sequence_ids("a");
+  request.add_sequence_ids("b");
+  status = Pack(planner, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(), HasSubstr("1 of 2 sequences have no records: \"b\""));
+  request.set_sequence_ids(1, "a");
+  status = Pack(planner, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("sequence_ids[1]"));
+  *request.mutable_key() = Key("demo", 5);
+  request.clear_sequence_ids();
+  EXPECT_EQ(Pack(planner, request, &response).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
 grpc::Status Upload(TestPlanner& planner, const v1::StepKey& key,
                     const std::vector<v1::LoadCounts>& parts,
                     v1::UploadLoadsResponse* response = nullptr) {

@@ -209,7 +209,7 @@ TEST(QuotaTest, NamesTheFlagForAMessageThatIsTooLarge) {
 // Sends records of new sequences until one is refused; its status.
 grpc::Status SendUntilRefused(TestPlanner& planner, const std::string& job, bool same_step) {
   for (uint32_t i = 0; i < 10000; ++i) {
-    const grpc::Status status =
+    grpc::Status status =
         planner.Send(Key(job, same_step ? 1 : i), {Record("s" + std::to_string(i), 0, kThreeRows)});
     if (!status.ok()) return status;
   }

@@ -57,6 +57,7 @@ class StepRecordsTest : public testing::Test {
 
   absl::StatusOr<AddedRecords> Add(const std::vector<v1::RoutingRecord>& messages) {
     std::vector<CountedRecord> counted;
+    counted.reserve(messages.size());
     for (const v1::RoutingRecord& message : messages) counted.push_back(*counter_.Count(message));
     return records_.Add(counted);
   }
@@ -104,8 +105,8 @@ class StepRecordsTest : public testing::Test {
 
 TEST_F(StepRecordsTest, CountEveryRowOnceHoweverPiecesOverlapAndRepeat) {
   std::mt19937 random(3);
-  std::vector<TrueSequence> sequences;
-  for (int q = 0; q < 20; ++q) sequences.push_back(RandomSequence(random));
+  std::vector<TrueSequence> sequences(20);
+  for (TrueSequence& sequence : sequences) sequence = RandomSequence(random);
   for (int round = 0; round < 400; ++round) {
     std::vector<v1::RoutingRecord> messages;
     for (size_t i = 0; i <= random() % 3; ++i) {
@@ -124,8 +125,8 @@ TEST_F(StepRecordsTest, CountEveryRowOnceHoweverPiecesOverlapAndRepeat) {
 
 TEST_F(StepRecordsTest, KeepNothingOfAMessageThatHoldsABadRecord) {
   std::mt19937 random(4);
-  std::vector<TrueSequence> sequences;
-  for (int q = 0; q < 10; ++q) sequences.push_back(RandomSequence(random));
+  std::vector<TrueSequence> sequences(10);
+  for (TrueSequence& sequence : sequences) sequence = RandomSequence(random);
   // The first token of every sequence is known, so that one that differs can be told.
   for (size_t q = 0; q < sequences.size(); ++q) {
     ASSERT_TRUE(Add({Piece(sequences[q], "q" + std::to_string(q), 0, 1)}).ok());

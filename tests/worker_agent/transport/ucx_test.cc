@@ -133,6 +133,7 @@ int RunPeer(const PeerArguments& arguments) {
   auto transport = CreateUcxTransport({.rank = arguments.rank,
                                        .size = arguments.size,
                                        .transports = arguments.transports,
+                                       .one_sided = OneSided::kOn,
                                        .peer_error_handling = arguments.peer_error_handling,
                                        .close_timeout = absl::Seconds(2)});
   if (!transport.ok()) return Fail(arguments, transport.status().ToString());
@@ -212,6 +213,20 @@ TEST(UcxTransportInput, AnAddressOfAnotherUcxVersionIsRefusedByName) {
       (*transport)->Connect({(*transport)->LocalAddress(), "relibra-ucx 9.9 whatever"}, In(5));
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("relibra-ucx 9.9"));
+}
+
+TEST(UcxTransportInput, GetsAreOneSidedOnlyWhereTheHardwareReadsMemory) {
+  const auto one_sided = [](const std::string& transports, OneSided choice) {
+    auto transport =
+        CreateUcxTransport({.rank = 0, .size = 1, .transports = transports, .one_sided = choice});
+    EXPECT_TRUE(transport.ok()) << transport.status();
+    return (*transport)->capabilities().one_sided_get;
+  };
+  EXPECT_FALSE(one_sided("tcp,self", OneSided::kAuto));
+  EXPECT_FALSE(one_sided("tcp,posix,cma,self", OneSided::kAuto));
+  EXPECT_TRUE(one_sided("posix,cma,self", OneSided::kAuto));
+  EXPECT_TRUE(one_sided("tcp,self", OneSided::kOn));
+  EXPECT_FALSE(one_sided("posix,cma,self", OneSided::kOff));
 }
 
 TEST(UcxTransportInput, TransportsThatUcxDoesNotKnowAreAnError) {
