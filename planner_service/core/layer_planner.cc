@@ -192,6 +192,15 @@ int64_t ReplicasOf(const LayerOutcome& outcome) {
   return replicas;
 }
 
+// What no plan with the homes of `choice` is below.
+double LeastCost(const Topology& topology, absl::Span<const uint32_t> totals,
+                 const HomeChoice& choice, const PlanOptions& options) {
+  const int most = std::min(options.bridges.value_or(kMostBridgesByItself), topology.gpus_per_node);
+  const std::vector<Bridge> bridges = ChooseBridges(topology, totals, choice.home_rank, most);
+  return static_cast<double>(LevelObjective(topology, totals, choice.home_rank, bridges)) +
+         options.move_cost * static_cast<double>(choice.moves);
+}
+
 // Whether to leave homes alone. Between outcomes that balance alike, moves must save replicas.
 bool StaysBetter(const LayerOutcome& still, const LayerOutcome& moved, const PlanOptions& options) {
   constexpr double kFewer = 0.95;
@@ -204,17 +213,22 @@ bool StaysBetter(const LayerOutcome& still, const LayerOutcome& moved, const Pla
 }  // namespace
 
 LayerOutcome PlanLayer(const Topology& topology, absl::Span<const uint32_t> totals,
-                       absl::Span<const int32_t> current, std::vector<int32_t> home_rank,
+                       absl::Span<const int32_t> current, absl::Span<const HomeChoice> choices,
                        const PlanOptions& options) {
   constexpr int kFewExperts = 16;
   const bool free_moves = !options.max_moves && options.move_cost == 0;
-  const std::vector<int32_t> stay(current.begin(), current.end());
-  if (free_moves && topology.replica_slots > 0) BalanceRanks(topology, totals, home_rank);
-  const bool moves = home_rank != stay;
-  LayerOutcome best = PlanReplicasAndBridges(topology, totals, current, home_rank, options);
-  if (moves && best.cost > static_cast<double>(LevelObjective(topology, totals, stay, {}))) {
-    LayerOutcome still = PlanReplicasAndBridges(topology, totals, current, stay, options);
-    if (StaysBetter(still, best, options)) best = std::move(still);
+  std::vector<int32_t> homes = choices.back().home_rank;
+  if (free_moves && topology.replica_slots > 0) BalanceRanks(topology, totals, homes);
+  LayerOutcome best = PlanReplicasAndBridges(topology, totals, current, homes, options);
+  // Fewer moves may end better: what replicas and bridges make of homes is known only now.
+  for (int i = static_cast<int>(choices.size()) - 1; i >= 0; --i) {
+    const std::vector<int32_t>& other = choices[i].home_rank;
+    if (other == best.plan.home_rank) continue;
+    if (LeastCost(topology, totals, choices[i], options) > best.cost) continue;
+    LayerOutcome outcome = PlanReplicasAndBridges(topology, totals, current, other, options);
+    if (i == 0 ? StaysBetter(outcome, best, options) : outcome.cost <= best.cost) {
+      best = std::move(outcome);
+    }
   }
   if (free_moves && static_cast<int>(current.size()) <= kFewExperts) {
     best = SearchSmall(topology, totals, current, std::move(best), options);

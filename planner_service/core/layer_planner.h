@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "planner_service/core/plan.h"
 #include "planner_service/core/planner.h"
+#include "planner_service/core/reorder.h"
 #include "planner_service/core/topology.h"
 
 namespace relibra {
@@ -26,11 +27,12 @@ LayerOutcome PlanReplicasAndBridges(const Topology& topology, absl::Span<const u
                                     const std::vector<int32_t>& home_rank,
                                     const PlanOptions& options);
 
-// The outcome for the homes that reordering chose, or for the current ones where they turn out no
-// worse: what replicas make of homes is known only once they are planned. For a handful of experts,
+// The best outcome over `choices` (not empty; the current homes first, ascending in moves): what
+// replicas and bridges make of homes is known only once they are planned, so that a longer list
+// never ends worse. The current homes stay where they turn out no worse. For a handful of experts,
 // where single experts decide, homes are also searched on the outcome itself (when moves are free).
 LayerOutcome PlanLayer(const Topology& topology, absl::Span<const uint32_t> totals,
-                       absl::Span<const int32_t> current, std::vector<int32_t> home_rank,
+                       absl::Span<const int32_t> current, absl::Span<const HomeChoice> choices,
                        const PlanOptions& options);
 
 }  // namespace relibra

@@ -149,27 +149,32 @@ absl::StatusOr<Plan> PlanStep(const Loads& loads, const Topology& topology,
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
 
   const bool free_moves = !options.max_moves && options.move_cost == 0;
+  // Where it costs little, free moves see what limited ones see, so as not to end worse.
+  constexpr int kFewExperts = 64;
+  const bool every_budget = !free_moves || shape.experts <= kFewExperts;
   const bool may_move = !options.max_moves || *options.max_moves > 0;
   std::vector<absl::StatusOr<std::vector<uint32_t>>> totals(shape.layers, std::vector<uint32_t>());
   std::vector<std::vector<HomeChoice>> choices(shape.layers);
   parallel_for(shape.layers, [&](int l) {
     totals[l] = SumSources(loads, l);
-    if (!totals[l].ok() || !may_move) return;
-    choices[l] = HomeChoices(topology, *totals[l], current[l], options.effort, !free_moves,
+    if (!totals[l].ok()) return;
+    if (!may_move) {
+      choices[l].push_back({current[l]});
+      return;
+    }
+    choices[l] = HomeChoices(topology, *totals[l], current[l], options.effort, every_budget,
                              options.seed + l);
   });
   for (const auto& total : totals) {
     if (!total.ok()) return total.status();
   }
-  std::vector<int> taken(shape.layers, 0);
-  if (may_move) taken = SpendMoves(choices, options);
+  const std::vector<int> taken = SpendMoves(choices, options);
 
   std::vector<LayerOutcome> outcomes(shape.layers);
   std::vector<PlanSummary> sums(shape.layers);
   parallel_for(shape.layers, [&](int l) {
-    outcomes[l] =
-        PlanLayer(topology, *totals[l], current[l],
-                  may_move ? std::move(choices[l][taken[l]].home_rank) : current[l], options);
+    outcomes[l] = PlanLayer(topology, *totals[l], current[l],
+                            absl::MakeConstSpan(choices[l]).first(taken[l] + 1), options);
     sums[l] = Summarise(topology, *totals[l], current[l], outcomes[l], options);
   });
   Plan plan{topology, {}, {0, 0, 0, 0}, ""};
