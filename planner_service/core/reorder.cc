@@ -56,16 +56,13 @@ std::vector<int32_t> SearchFreely(const ExpertLoads& loads, int count,
   NodeLoads fresh(loads, count, GramSwaps(loads, count, std::nullopt));
   fresh.Descend(kFastPasses);
   std::vector<int32_t> best = fresh.nodes();
-  int64_t best_objective = fresh.Objective();
+  const int64_t best_objective = fresh.Objective();
   NodeLoads near(loads, count, before);
   // From homes that are far off, descent is slow and ends no better than the fresh start.
   constexpr double kFarOff = 1.15;
   if (static_cast<double>(near.Objective()) < kFarOff * static_cast<double>(best_objective)) {
     near.Descend(kFastPasses);
-    if (near.Objective() <= best_objective) {
-      best = near.nodes();
-      best_objective = near.Objective();
-    }
+    if (near.Objective() <= best_objective) best = near.nodes();
   }
   if (effort == Effort::kThorough) {
     const int64_t tries =
