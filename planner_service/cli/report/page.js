@@ -50,10 +50,10 @@
     tickfont: {size: 11, color: SOFT}, ticks: '',
   }, more);
   const microBatchAxis = (more) => axis('micro-batch', Object.assign(
-      {showgrid: false, tick0: 0, dtick: Math.max(1, Math.ceil(M / 16)), range: [-0.5, M - 0.5]}, more));
+      {showgrid: false, tick0: 0, dtick: Math.max(1, Math.ceil(M / (narrow() ? 8 : 16))), range: [-0.5, M - 0.5]}, more));
   const layerAxis = (more) => axis('layer', Object.assign({
     showgrid: false, type: 'category', range: [-0.5, L - 0.5], tickangle: 0, tickmode: 'array',
-    tickvals: layerName.filter((_, l) => l % Math.max(1, Math.ceil(L / 16)) === 0),
+    tickvals: layerName.filter((_, l) => l % Math.max(1, Math.ceil(L / (narrow() ? 8 : 16))) === 0),
   }, more));
   function draw(id, traces, height, layout) {
     return Plotly.react(at(id), traces, Object.assign({
@@ -74,8 +74,10 @@
   // ---- head ----
   function drawHead() {
     const faster = fixed(ours.throughput_vs_none, 2), eplb = fixed(ours.throughput_vs_eplb, 2);
-    at('headline').textContent =
-        `Imbalance falls from ${fixed(none.imbalance, 2)} to ${fixed(ours.imbalance, 2)}: by the cost ` +
+    const balanced = none.imbalance - ours.imbalance < 0.005;
+    at('headline').textContent = (balanced
+        ? `This batch is balanced as it is, at an imbalance of ${fixed(none.imbalance, 2)}: by the cost `
+        : `Imbalance falls from ${fixed(none.imbalance, 2)} to ${fixed(ours.imbalance, 2)}: by the cost `) +
         `model the MoE layers run ${faster}× as fast as unbalanced, ${eplb}× as fast as with EPLB, ` +
         `at ${fixed(100 * ours.throughput_vs_ideal, 1)} % of the ideal.`;
     at('batch').textContent =
@@ -110,7 +112,8 @@
       at('key-figures').append(card);
     }
     const model = `${data.model} on ${data.hardware}, top-${data.top_k}`;
-    at('time-note').textContent = `A model (${model}), not a measurement.`;
+    at('time-note').textContent = `A model (${model}), not a measurement.` +
+        (ours.throughput_vs_none < 1 ? ' For so few tokens copies and moves cost more than they save.' : '');
     at('time-words').textContent =
         `Modelled for the expert sizes of ${model}: grouped GEMMs, dispatch and combine, and ` +
         `${fixed(100 * data.exposure, 0)} % of copies and moves in the open; no attention, no overlap.` +
@@ -168,7 +171,7 @@
     draw('step-time', traces, 236, {
       barmode: 'stack', bargap: 0.38,
       xaxis: axis(`modelled time of a step (${unit})`, {range: [0, most * scale * 1.16 || 1], tickformat: ',~r'}),
-      yaxis: axis('', {autorange: 'reversed', showgrid: false, tickfont: {size: 12, color: INK}}),
+      yaxis: axis('', {autorange: 'reversed', showgrid: false, tickfont: {size: 12, color: INK}, ticksuffix: ' '}),
       annotations: data.policies.map((p) => ({
         x: p.step_seconds * scale, y: POLICY[p.policy].name, xanchor: 'left', xshift: 5, showarrow: false,
         text: fixed(p.step_seconds * scale, digits), font: {size: 12, color: INK},
@@ -181,7 +184,7 @@
     mode: x.length <= 64 ? 'lines+markers' : 'lines',
     line: {color: POLICY[p.policy].color, width: p === ours ? 2.6 : 1.8,
            dash: p.policy === 'ideal' ? 'dot' : 'solid'},
-    marker: {size: p.policy === 'ideal' ? 0.1 : 5},
+    marker: {size: p.policy === 'ideal' && x.length > 1 ? 0.1 : 5},
     hovertemplate: `${POLICY[p.policy].name}, ${hover} %{x}: %{y:.3f}<extra></extra>`,
   }));
 
@@ -200,20 +203,21 @@
   }
 
   // ---- one layer ----
-  function drawRamp(stops, most) {
+  function drawRamp(stops) {
     at('ramp').style.background =
         `linear-gradient(90deg, ${stops.map(([p, c]) => `${c} ${100 * p}%`).join(', ')})`;
-    at('ramp-mean').style.left = `${100 / most}%`;
-    at('ramp-most').textContent = fixed(most, 1);
+    at('ramp-mean').style.left = `${100 / heatMost}%`;
+    at('ramp-most').textContent =
+        `${fixed(heatMost, 1)}${none.imbalance_max > heatMost ? ' or more' : ''}`;
   }
 
-  function drawHeat(id, rankLoads, layer, stops, most) {
+  function drawHeat(id, rankLoads, layer, stops) {
     const tokens = range(P).map((r) => range(M).map((m) => rankLoads[(layer * M + m) * P + r]));
     const means = range(M).map((m) => mean(tokens.map((row) => row[m])));
     const ratios = tokens.map((row) => row.map((n, m) => means[m] ? n / means[m] : 1));
     const perTick = Math.ceil(data.nodes / 16) * data.gpus_per_node;
     draw(id, [{
-      type: 'heatmap', z: ratios, customdata: tokens, x: range(M), y: range(P), zmin: 0, zmax: most,
+      type: 'heatmap', z: ratios, customdata: tokens, x: range(M), y: range(P), zmin: 0, zmax: heatMost,
       colorscale: stops, showscale: false, xgap: M <= 40 ? 1 : 0, ygap: P <= 40 ? 1 : 0,
       hovertemplate: 'rank %{y}, micro-batch %{x}<br>%{customdata:,} pairs, %{z:.3f} × mean<extra></extra>',
     }], Math.min(520, Math.max(230, 80 + 6 * P)), {
@@ -227,21 +231,16 @@
     });
   }
 
+  // One scale for all layers, so that they compare; few cells are above its end.
+  const heatMost = Math.min(4, Math.max(1.5, Math.ceil(2 * none.imbalance_max) / 2));
   function drawHeats(layer) {
-    let most = 1.5;
-    for (let m = 0; m < M; ++m) {
-      const cell = loads.before.subarray((layer * M + m) * P, (layer * M + m + 1) * P);
-      const sum = cell.reduce((a, b) => a + b, 0);
-      if (sum) most = Math.max(most, cell.reduce((a, b) => Math.max(a, b), 0) * P / sum);
-    }
-    most = Math.ceil(most * 2) / 2;
     // The mean is nearly white, less is blue, more is orange to brown.
-    const one = 1 / most;
-    const stops = [[0, '#2c7bb6'], [one * 0.6, '#9ecae1'], [one, '#f7f7f5'], [one + (1 - one) * 0.25, '#fdb863'],
-                   [one + (1 - one) * 0.6, '#d55e00'], [1, '#7f2704']];
-    drawRamp(stops, most);
-    drawHeat('heat-before', loads.before, layer, stops, most);
-    drawHeat('heat-after', loads.after, layer, stops, most);
+    const one = 1 / heatMost, up = (share) => one + (1 - one) * share;
+    const stops = [[0, '#2c7bb6'], [one * 0.6, '#9ecae1'], [one, '#f7f7f5'], [up(0.25), '#fdb863'],
+                   [up(0.6), RED], [1, '#7f2704']];
+    drawRamp(stops);
+    drawHeat('heat-before', loads.before, layer, stops);
+    drawHeat('heat-after', loads.after, layer, stops);
   }
 
   function drawExperts(layer) {
@@ -337,19 +336,20 @@
   function drawLimits() {
     const kinds = [
       ['Hottest expert', 'hottest_expert', RED,
-       'One expert is more than a node’s fair share. Only bridges spread it further: allow more (--bridges).'],
+       'One expert is more than a node’s fair share. Only bridges spread it further: allow more (`--bridges`).'],
       ['Node bound', 'node_bound', GREEN,
-       'Whole nodes differ in this micro-batch under the step’s homes. More moves (--max-moves), ' +
-       '--effort thorough, or packing sequences into alike micro-batches help.'],
+       'Whole nodes differ in this micro-batch under the step’s homes. More moves (`--max-moves`), ' +
+       '`--effort thorough`, or packing sequences into alike micro-batches help.'],
       ['Slots', 'slots', PINK,
-       'Ranks differ inside a node. More replica slots, or copies that cost less (--replica-cost), help.'],
+       'Ranks differ inside a node. More replica slots, or copies that cost less (`--replica-cost`), help.'],
     ];
     const means = kinds.map(([, key]) => 100 * mean(data.limits[key]));
     const total = means.reduce((a, b) => a + b, 0);
     const least = kinds[means.indexOf(Math.max(...means))][0].toLowerCase();
     at('limits-lead').textContent = total < 0.005
         ? 'Nothing: the plan is balanced to the token.'
-        : `The most loaded rank is still ${fixed(total, 2)} % above the mean. The largest part of it is: ${least}.`;
+        : `${total < 0.5 ? 'Little: the' : 'The'} most loaded rank is ${fixed(total, 2)} % above the mean, ` +
+          `most of it by: ${least}.`;
     kinds.forEach(([name, , color, text], i) => {
       const term = document.createElement('dt'), words = document.createElement('dd');
       const swatch = document.createElement('span'), figure = document.createElement('b');
@@ -357,14 +357,20 @@
       swatch.style.background = color;
       figure.textContent = `${fixed(means[i], 2)} %`;
       term.append(swatch, name, figure);
-      words.textContent = text;
+      text.split('`').forEach((part, n) => {  // between backquotes stands a flag
+        const piece = document.createElement(n % 2 ? 'code' : 'span');
+        piece.textContent = part;
+        words.append(piece);
+      });
       at('limits-list').append(term, words);
     });
-    draw('limits', kinds.map(([name, key, color]) => column(
-        name, range(M), byMicroBatch(data.limits[key]).map((x) => 100 * x), color,
-        'micro-batch %{x}: %{y:.2f} % above the mean')), 290, {
+    const heights = kinds.map(([, key]) => byMicroBatch(data.limits[key]).map((x) => 100 * x));
+    const most = Math.max(...range(M).map((m) => heights[0][m] + heights[1][m] + heights[2][m]));
+    const hover = 'micro-batch %{x}: %{y:.2f} % above the mean';
+    // The axis shows one per cent at least, so that a crumb does not look like a mountain.
+    draw('limits', kinds.map(([name, , color], i) => column(name, range(M), heights[i], color, hover)), 290, {
       barmode: 'stack', showlegend: false, margin: {l: 8, r: 10, t: 10, b: 8}, xaxis: microBatchAxis(),
-      yaxis: axis('most loaded rank above the mean (%)', {nticks: 6, rangemode: 'tozero'}),
+      yaxis: axis('most loaded rank above the mean (%)', {nticks: 6, range: [0, Math.max(1, 1.08 * most)]}),
     });
   }
 
