@@ -264,7 +264,7 @@
       bars('never copied', '#b9c2cc', (e) => copied[e] === 0),
       {
         type: 'scatter', mode: 'markers', name: 'its highest micro-batch', x: order.map(name),
-        y: order.map((e) => peaks[e]), marker: {symbol: 'line-ew', size: 7, line: {width: 2, color: RED}},
+        y: order.map((e) => peaks[e]), marker: {symbol: 'line-ew', size: narrow() ? 3 : 7, line: {width: 2, color: RED}},
         hovertemplate: 'expert %{x}: %{y:.2f} × the mean expert in its highest micro-batch<extra></extra>',
       },
     ], 300, {
@@ -341,7 +341,7 @@
        'Whole nodes differ in this micro-batch under the step’s homes. More moves (`--max-moves`), ' +
        '`--effort thorough`, or packing sequences into alike micro-batches help.'],
       ['Slots', 'slots', PINK,
-       'Ranks differ inside a node. More replica slots, or copies that cost less (`--replica-cost`), help.'],
+       'Ranks differ inside a node. More replica slots (`--replica-slots`), or a lower `--replica-cost`, help.'],
     ];
     const means = kinds.map(([, key]) => 100 * mean(data.limits[key]));
     const total = means.reduce((a, b) => a + b, 0);
