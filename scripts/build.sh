@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Usage: scripts/build.sh [PRESET]        (dev, release, asan, tsan; default release)
-# Configures and builds one preset; the programs stand in build/PRESET/bin afterwards.
+# Usage: scripts/build.sh [PRESET [TARGET…]]        (dev, release, asan, tsan; default release)
+# Configures and builds one preset, all of it or the targets named; the programs stand in
+# build/PRESET/bin afterwards.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 preset=${1:-release}
+shift || true
 # Let checkouts in different folders share compiled objects.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 echo "build: configuring preset $preset"
@@ -14,4 +16,6 @@ if ! cmake --preset "$preset" >"build/configure-$preset.log" 2>&1; then
   exit 1
 fi
 echo "build: compiling preset $preset with $(nproc) jobs"
-cmake --build --preset "$preset" --parallel "$(nproc)"
+targets=()
+for target in "$@"; do targets+=(--target "$target"); done
+cmake --build --preset "$preset" --parallel "$(nproc)" "${targets[@]}"

@@ -22,7 +22,7 @@ tests() { # PRESET [ctest arguments…]: runs CTest, prints failures, adds to th
   local preset=$1 log=build/test-$1.xml
   shift
   ctest --test-dir "build/$preset" --output-on-failure --output-junit "$PWD/$log" \
-    --no-tests=error "$@" || true
+    --no-tests=error --parallel "$(nproc)" "$@" || true
   read -r total bad not_run < <(python3 -c '
 import sys, xml.etree.ElementTree as tree
 suite = tree.parse(sys.argv[1]).getroot().attrib
@@ -43,7 +43,7 @@ tests release
 if ! $quick; then
   for preset in asan tsan; do
     step "building ($preset)"
-    scripts/build.sh "$preset"
+    scripts/build.sh "$preset" relibra_unit_tests
     step "unit tests ($preset)"
     tests "$preset" -L unit
   done

@@ -7,6 +7,9 @@ function(relibra_add_library name)
   target_link_libraries(${name} PUBLIC ${ARG_LINK})
 endfunction()
 
+# Everything that `ctest -L unit` runs: what the sanitizer presets need to build.
+add_custom_target(relibra_unit_tests)
+
 # relibra_add_test(NAME SOURCES a_test.cc … LINK target … [LABEL unit|integration|gpu] [TIMEOUT s])
 # A GoogleTest binary, one CTest entry a binary. RELIBRA_SOURCE_DIR is defined for test data.
 function(relibra_add_test name)
@@ -21,6 +24,19 @@ function(relibra_add_test name)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_definitions(${name} PRIVATE RELIBRA_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gmock GTest::gtest_main)
+  if(RELIBRA_SANITIZE MATCHES thread)
+    target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/sanitizers/absl_sync_for_tsan.cc)
+    target_link_libraries(${name} PRIVATE absl::synchronization absl::time ${CMAKE_DL_LIBS})
+  endif()
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+  set(suppressions ${CMAKE_SOURCE_DIR}/tests/sanitizers)
+  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT}
+    ENVIRONMENT "TSAN_OPTIONS=suppressions=${suppressions}/tsan.supp;LSAN_OPTIONS=suppressions=${suppressions}/lsan.supp")
+  if(ARG_LABEL STREQUAL "unit")
+    add_dependencies(relibra_unit_tests ${name})
+  endif()
+  if(ARG_LABEL STREQUAL "integration")
+    # Real processes share the machine's cores; two such tests at once only wait for each other.
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
+  endif()
 endfunction()
