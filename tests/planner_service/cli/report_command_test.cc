@@ -67,7 +67,7 @@ TEST(ReportCommandTest, EmbedsTheFiguresOfAHandWorkedBatch) {
   EXPECT_EQ(data["trace"], "hotter-than-a-node.json");
   EXPECT_EQ(data["pairs"], 100);
   EXPECT_EQ(data["lower_bound"], 2);
-  EXPECT_EQ(data["layer_ids"], json({0}));
+  EXPECT_EQ(data["layer_ids"], json::array({0}));
   ASSERT_EQ(data["policies"].size(), 4u);
   EXPECT_EQ(data["policies"][0]["policy"], "none");
   EXPECT_EQ(data["policies"][0]["imbalance_by_cell"], json({4.0}));

@@ -78,9 +78,7 @@ def opened(browser: Browser, report: Path) -> Iterator[Opened]:
     context.close()
 
 
-def test_every_chart_is_drawn_without_complaint_or_request(
-    opened: Opened, report: Path
-) -> None:
+def test_every_chart_is_drawn_without_complaint_or_request(opened: Opened, report: Path) -> None:
     for chart in CHARTS:
         box = opened.page.locator(f"#{chart} .main-svg").first.bounding_box()
         assert box is not None, chart
@@ -91,9 +89,7 @@ def test_every_chart_is_drawn_without_complaint_or_request(
 
 def test_every_axis_that_counts_something_says_what(opened: Opened) -> None:
     for chart in CHARTS:
-        titles = opened.page.locator(
-            f"#{chart} .xtitle, #{chart} .ytitle"
-        ).all_text_contents()
+        titles = opened.page.locator(f"#{chart} .xtitle, #{chart} .ytitle").all_text_contents()
         assert len(titles) == (1 if chart == "step-time" else 2), chart
         assert all(titles), chart
 
@@ -143,9 +139,7 @@ def test_a_point_of_the_curve_by_layer_shows_its_layer(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 768, 1280, 1920])
-def test_nothing_is_wider_than_the_window(
-    browser: Browser, report: Path, width: int
-) -> None:
+def test_nothing_is_wider_than_the_window(browser: Browser, report: Path, width: int) -> None:
     context = browser.new_context(
         viewport={"width": width, "height": 800},
         is_mobile=width < 500,
@@ -158,23 +152,17 @@ def test_nothing_is_wider_than_the_window(
 
 def test_the_smallest_batch_is_shown(browser: Browser, tmp_path: Path) -> None:
     context = browser.new_context()
-    opened = Opened(
-        context.new_page(), write_report(tmp_path, layers=1, micro_batches=1)
-    )
+    opened = Opened(context.new_page(), write_report(tmp_path, layers=1, micro_batches=1))
     assert opened.complaints == []
     assert len(opened.heat("heat-after")) == RANKS
-    assert opened.page.is_disabled("#layer-before") and opened.page.is_disabled(
-        "#layer-after"
-    )
+    assert opened.page.is_disabled("#layer-before") and opened.page.is_disabled("#layer-after")
     context.close()
 
 
 def test_a_batch_without_tokens_is_shown(browser: Browser, tmp_path: Path) -> None:
     trace, report = tmp_path / "empty.json", tmp_path / "report.html"
     trace.write_text('{"num_experts": 2, "loads": [[[[0, 0], [0, 0]]]]}')
-    relibra(
-        "report", "--trace", trace, "--nodes", 1, "--gpus-per-node", 2, "-o", report
-    )
+    relibra("report", "--trace", trace, "--nodes", 1, "--gpus-per-node", 2, "-o", report)
     context = browser.new_context()
     opened = Opened(context.new_page(), report)
     assert opened.complaints == []
