@@ -14,6 +14,7 @@ packages=(
   libsqlitecpp-dev libsqlite3-dev
   # tests and lint
   libgtest-dev libgmock-dev libbenchmark-dev prometheus curl procps
+  chromium fonts-dejavu-core
   clang-format-14 clang-tidy-14 shellcheck python3 python3-venv
 )
 

@@ -19,6 +19,7 @@ struct Command {
 
 Command AddPlanCommand(CLI::App& relibra);
 Command AddSimulateCommand(CLI::App& relibra);
+Command AddReportCommand(CLI::App& relibra);
 Command AddBenchCommand(CLI::App& relibra);
 Command AddStatusCommand(CLI::App& relibra);
 

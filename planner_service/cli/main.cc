@@ -22,6 +22,7 @@ int RunRelibra(int argc, char** argv) {
   std::vector<Command> commands = AddTraceCommands(app);
   commands.push_back(AddPlanCommand(app));
   commands.push_back(AddSimulateCommand(app));
+  commands.push_back(AddReportCommand(app));
   commands.push_back(AddBenchCommand(app));
   commands.push_back(AddStatusCommand(app));
   try {
