@@ -1,7 +1,7 @@
 """Renders the kustomizations of deploy/kubernetes.
 
-With `kustomize` or `kubectl` where one of them is installed, else with the few features of Kustomize
-that those files use; others are refused.
+With `kustomize` where it is installed, else with the few features of Kustomize that those files use;
+others are refused.
 """
 
 import copy
@@ -21,10 +21,10 @@ MERGE_KEYS = {"containers": "name", "volumes": "name", "volumeMounts": "mountPat
 
 def render(folder):
     """The resources of a kustomization, in any order."""
-    for words in (["kustomize", "build"], ["kubectl", "kustomize"]):
-        if shutil.which(words[0]):
-            text = subprocess.run([*words, folder], check=True, capture_output=True, text=True)
-            return list(yaml.safe_load_all(text.stdout))
+    if shutil.which("kustomize"):
+        words = ["kustomize", "build", folder]
+        text = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        return list(yaml.safe_load_all(text))
     return render_here(Path(folder))
 
 
