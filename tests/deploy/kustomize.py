@@ -1,7 +1,7 @@
 """Renders the kustomizations of deploy/kubernetes.
 
-With `kustomize` where it is installed, else with the few features of Kustomize that those files use;
-others are refused.
+With `kustomize` where it is installed, else with the few features of Kustomize that those files
+use; others are refused.
 """
 
 import copy
