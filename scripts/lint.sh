@@ -15,8 +15,8 @@ echo "lint: shellcheck over ${#shell[@]} files"
 shellcheck "${shell[@]}"
 if ((${#python[@]})); then
   echo "lint: ruff and mypy over ${#python[@]} files"
-  build/venv/bin/ruff check --config python/pyproject.toml "${python[@]}"
-  build/venv/bin/ruff format --config python/pyproject.toml --check "${python[@]}"
+  build/venv/bin/ruff check "${python[@]}"
+  build/venv/bin/ruff format --check "${python[@]}"
   if [[ -f python/pyproject.toml ]]; then
     build/venv/bin/mypy --config-file python/pyproject.toml python/relibra
   fi

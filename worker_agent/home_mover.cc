@@ -37,7 +37,7 @@ char* HomeMover::SpareBuffer(int incoming, int buffer) {
 
 absl::Status HomeMover::Bring(const std::vector<Transfer>& transfers, uint64_t epoch, int round,
                               absl::Time deadline) {
-  const absl::Status status = BringInto(transfers, epoch, round, deadline);
+  absl::Status status = BringInto(transfers, epoch, round, deadline);
   if (!status.ok()) store_.AbandonSpare();
   return status;
 }

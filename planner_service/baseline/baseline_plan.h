@@ -34,7 +34,8 @@ struct EplbPlan {
 // step. As a plan: one copy of each expert becomes its home, where possible the one it has now; the
 // others are replicas in every micro-batch, bridges where they stand in another node; copies of one
 // expert on one rank are merged. An expert's tokens are shared evenly by its copies, in whole
-// tokens. A layer without tokens stays as it is. Errors as PlanStep's, and RunEplb's for num_groups.
+// tokens. A layer without tokens stays as it is. Errors as PlanStep's, and RunEplb's for
+// num_groups.
 absl::StatusOr<EplbPlan> PlanEplb(const Loads& loads, const Topology& topology,
                                   const Placement& current, const EplbPlanOptions& options,
                                   ParallelFor parallel_for);

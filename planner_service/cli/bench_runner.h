@@ -22,8 +22,8 @@ struct BenchPolicy {
   std::string name;
   enum class Kind { kNone, kEplb, kRelibra } kind = Kind::kRelibra;
   PlanOptions options;  // of kRelibra
-  // The plan starts from the homes that the batch before (other sequences of the same job) was given,
-  // and may move this share of the experts.
+  // The plan starts from the homes that the batch before (other sequences of the same job) was
+  // given, and may move this share of the experts.
   std::optional<double> move_share = std::nullopt;
 };
 

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "planner_service/core/reorder.h"
+#include "planner_service/core/node_space.h"
 #include "planner_service/core/swap_search.h"
 
 namespace relibra {
@@ -33,15 +33,23 @@ absl::Status CheckSizes(const PackSequences& s, const Topology& topology, const 
     return status;
   }
   for (size_t l = 0; l < current.size(); ++l) {
+    std::vector<size_t> homes(topology.num_ranks());
     for (size_t e = 0; e < current[l].size(); ++e) {
       if (current[l][e] < 0 || current[l][e] >= topology.num_ranks()) {
         return Invalid("placement: layer ", l, ", expert ", e, ": rank ", current[l][e],
                        " is not in 0..", topology.num_ranks() - 1);
       }
+      ++homes[current[l][e]];
     }
     if (current[l].size() != num_experts) {
       return Invalid("placement: layer ", l, ": expected ", num_experts, " experts, got ",
                      current[l].size());
+    }
+    for (size_t rank = 0; rank < homes.size(); ++rank) {
+      if (homes[rank] * homes.size() != num_experts) {
+        return Invalid("placement: layer ", l, ": expected ", num_experts / homes.size(),
+                       " experts on every rank, got ", homes[rank], " on rank ", rank);
+      }
     }
   }
   const size_t count = s.tokens.size();
@@ -233,152 +241,6 @@ std::optional<Composition> Given(const PackSequences& s, const std::vector<PackU
   return composition;
 }
 
-// Which node each expert is at home in, and the loads of nodes that follow.
-class NodeSpace {
- public:
-  NodeSpace(const PackSequences& sequences, const Topology& topology, const Placement& current,
-            ParallelFor parallel_for)
-      : s_(sequences),
-        topology_(topology),
-        layers_(current.size()),
-        experts_(current.front().size()),
-        homes_(current),
-        node_of_(current.size(), std::vector<uint32_t>(experts_)),
-        parallel_for_(parallel_for) {
-    for (size_t l = 0; l < layers_; ++l) KeepNodes(l);
-  }
-
-  size_t dims() const { return layers_ * topology_.nodes + 2; }
-
-  // Plans homes for a composition, starting from those there are.
-  void PlanHomesFor(const Composition& composition) {
-    parallel_for_(static_cast<int>(layers_), [&](int l) {
-      const std::vector<HomeChoice> choices =
-          HomeChoices(topology_, TotalsOf(composition, l), homes_[l], Effort::kFast,
-                      /*every_budget=*/false, /*seed=*/0);
-      homes_[l] = choices.back().home_rank;
-      KeepNodes(l);
-    });
-  }
-
-  // Mean over (micro-batch, layer) of max / mean node load.
-  double Imbalance(const Composition& composition) const {
-    std::vector<double> sums(layers_);
-    parallel_for_(static_cast<int>(layers_), [&](int l) {
-      const std::vector<uint32_t> totals = TotalsOf(composition, l);
-      std::vector<uint64_t> load(topology_.nodes);
-      for (int m = 0; m < composition.num_micro_batches(); ++m) {
-        std::fill(load.begin(), load.end(), 0);
-        uint64_t all = 0;
-        for (size_t e = 0; e < experts_; ++e) {
-          load[node_of_[l][e]] += totals[m * experts_ + e];
-          all += totals[m * experts_ + e];
-        }
-        const uint64_t most = *std::max_element(load.begin(), load.end());
-        sums[l] +=
-            all == 0 ? 1.0 : static_cast<double>(most) * topology_.nodes / static_cast<double>(all);
-      }
-    });
-    double sum = 0;
-    for (double of_layer : sums) sum += of_layer;
-    return sum / static_cast<double>(layers_) / composition.num_micro_batches();
-  }
-
-  const Placement& homes() const { return homes_; }
-
-  // [units][dims()]: by how much a unit loads each node of each layer above the mean node, in
-  // pairs; last, its tokens and attention above the mean unit's, in units that make a micro-batch
-  // too long as bad as one node too heavy.
-  std::vector<double> VectorsOf(const std::vector<PackUnit>& units,
-                                absl::Span<const size_t> chosen) const {
-    std::vector<double> vectors(chosen.size() * dims());
-    constexpr size_t kBlock = 64;
-    const int blocks = static_cast<int>((chosen.size() + kBlock - 1) / kBlock);
-    parallel_for_(blocks, [&](int block) {
-      const size_t end = std::min(chosen.size(), (block + 1) * kBlock);
-      for (size_t i = block * kBlock; i < end; ++i) {
-        for (size_t q : units[chosen[i]]) AddSequence(q, &vectors[i * dims()]);
-      }
-    });
-    AddLengths(units, chosen, vectors);
-    return vectors;
-  }
-
- private:
-  void KeepNodes(size_t l) {
-    for (size_t e = 0; e < experts_; ++e) {
-      node_of_[l][e] = static_cast<uint32_t>(topology_.NodeOf(homes_[l][e]));
-    }
-  }
-
-  std::vector<uint32_t> TotalsOf(const Composition& composition, int l) const {
-    std::vector<uint32_t> totals(composition.num_micro_batches() * experts_);
-    for (size_t q = 0; q < s_.tokens.size(); ++q) {
-      const uint32_t* row = &s_.counts[(q * layers_ + l) * experts_];
-      uint32_t* total = &totals[composition.micro_batch_of()[q] * experts_];
-      for (size_t e = 0; e < experts_; ++e) total[e] += row[e];
-    }
-    return totals;
-  }
-
-  void AddSequence(size_t q, double* vector) const {
-    const int nodes = topology_.nodes;
-    std::vector<int64_t> load(nodes);
-    for (size_t l = 0; l < layers_; ++l) {
-      const uint32_t* row = &s_.counts[(q * layers_ + l) * experts_];
-      std::fill(load.begin(), load.end(), 0);
-      int64_t all = 0;
-      for (size_t e = 0; e < experts_; ++e) {
-        load[node_of_[l][e]] += row[e];
-        all += row[e];
-      }
-      for (int n = 0; n < nodes; ++n) {
-        vector[l * nodes + n] += static_cast<double>(load[n] * nodes - all) / nodes;
-      }
-    }
-  }
-
-  void AddLengths(const std::vector<PackUnit>& units, absl::Span<const size_t> chosen,
-                  std::vector<double>& vectors) const {
-    double pairs = 0;
-    double tokens = 0;
-    double attention = 0;
-    for (size_t u : chosen) {
-      for (size_t q : units[u]) {
-        const uint32_t* row = &s_.counts[q * layers_ * experts_];
-        for (size_t e = 0; e < experts_; ++e) pairs += row[e];  // of the first layer
-        tokens += s_.tokens[q];
-        attention += static_cast<double>(s_.tokens[q]) * s_.tokens[q];
-      }
-    }
-    if (tokens == 0) return;
-    const double pairs_of_node = pairs / tokens / topology_.nodes;
-    const double token_weight = 0.3 * pairs_of_node * std::sqrt(static_cast<double>(layers_));
-    const double attention_weight =
-        0.1 * pairs_of_node * std::sqrt(static_cast<double>(layers_)) * tokens / attention;
-    const double units_count = static_cast<double>(chosen.size());
-    for (size_t i = 0; i < chosen.size(); ++i) {
-      double own = 0;
-      double own_attention = 0;
-      for (size_t q : units[chosen[i]]) {
-        own += s_.tokens[q];
-        own_attention += static_cast<double>(s_.tokens[q]) * s_.tokens[q];
-      }
-      double* last = &vectors[(i + 1) * dims() - 2];
-      last[0] = (own - tokens / units_count) * token_weight;
-      last[1] = (own_attention - attention / units_count) * attention_weight;
-    }
-  }
-
-  const PackSequences& s_;
-  const Topology& topology_;
-  const size_t layers_;
-  const size_t experts_;
-  Placement homes_;
-  std::vector<std::vector<uint32_t>> node_of_;  // [L][E]
-  ParallelFor parallel_for_;
-};
-
 // Which micro-batches are worked on together: few enough that their units are at most
 // kMostUnitsAtOnce; neighbours in even rounds, strewn in odd ones, so that all meet in time.
 std::vector<std::vector<int>> SetsOfMicroBatches(int micro_batches, size_t units, int round) {
@@ -479,7 +341,7 @@ absl::StatusOr<Packing> PackStep(const PackSequences& sequences, const Topology&
   Packing packing;
   Placement homes_before;
   if (given.has_value()) {
-    NodeSpace space(sequences, topology, current, parallel_for);
+    NodeSpace space(sequences.tokens, sequences.counts, topology, current, parallel_for);
     space.PlanHomesFor(*given);
     packing.node_imbalance_before = space.Imbalance(*given);
     homes_before = space.homes();
@@ -491,7 +353,7 @@ absl::StatusOr<Packing> PackStep(const PackSequences& sequences, const Topology&
     most.micro_batch_attention *= 1.02;
   }
   Composition composition = *std::move(start);
-  NodeSpace space(sequences, topology, current, parallel_for);
+  NodeSpace space(sequences.tokens, sequences.counts, topology, current, parallel_for);
   space.PlanHomesFor(composition);
   for (int round = 0; round < options.rounds && topology.nodes > 1; ++round) {
     for (const std::vector<int>& set :

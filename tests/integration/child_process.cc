@@ -44,6 +44,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& words) {
   posix_spawn_file_actions_addopen(&actions, 2, (directory_ + "/err").c_str(), O_WRONLY | O_CREAT,
                                    0600);
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   if (posix_spawn(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ) != 0) {

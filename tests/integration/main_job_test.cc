@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "relibra/v1/planner.grpc.pb.h"
@@ -66,18 +67,26 @@ class MainJob : public ::testing::TestWithParam<const char*> {
 
   std::vector<ChildProcess> StartAgents(const std::vector<std::string>& more) const {
     std::vector<ChildProcess> agents;
+    agents.reserve(kRanks);
     for (int rank = 0; rank < kRanks; ++rank) agents.emplace_back(SelfTest(rank, more));
     return agents;
   }
 
+  // Waits for all at once: shared memory takes a dead process for a living one until somebody has
+  // waited for it.
   static std::vector<int> WaitAll(std::vector<ChildProcess>& agents) {
-    std::vector<int> statuses;
-    for (ChildProcess& agent : agents) statuses.push_back(agent.Wait());
+    std::vector<int> statuses(agents.size());
+    std::vector<std::thread> waits;
+    waits.reserve(agents.size());
+    for (size_t i = 0; i < agents.size(); ++i) {
+      waits.emplace_back([&, i] { statuses[i] = agents[i].Wait(); });
+    }
+    for (std::thread& wait : waits) wait.join();
     return statuses;
   }
 
   static nlohmann::json Line(const ChildProcess& agent) {
-    const nlohmann::json line = nlohmann::json::parse(agent.Output(), nullptr, false);
+    nlohmann::json line = nlohmann::json::parse(agent.Output(), nullptr, false);
     EXPECT_FALSE(line.is_discarded()) << agent.Output() << agent.Error();
     return line;
   }
@@ -110,6 +119,7 @@ TEST_P(MainJob, EightAgentsTrainLikeASingleProcessAndTheLoadIsFlat) {
 TEST_P(MainJob, AnAgentKilledMidMoveLeavesTheOthersWithAnErrorAndTheirWeightsIntact) {
   transports_ = GetParam();
   std::vector<ChildProcess> agents;
+  agents.reserve(kRanks);
   for (int rank = 0; rank < kRanks; ++rank) {
     agents.emplace_back(SelfTest(rank, rank == 3 ? std::vector<std::string>{"--die-at-fetch", "3"}
                                                  : std::vector<std::string>{}));
@@ -175,6 +185,7 @@ TEST_F(MainJobFailures, AgentsGoOnWithTheirPlacementWhenThePlannerIsKilledWhileT
 
 TEST_F(MainJobFailures, AnAgentThatNeverComesMakesTheOthersFailByTheirDeadline) {
   std::vector<ChildProcess> agents;
+  agents.reserve(kRanks);
   for (int rank = 1; rank < kRanks; ++rank) {
     agents.emplace_back(SelfTest(rank, {"--join-timeout", "2"}));
   }
@@ -216,6 +227,7 @@ TEST_F(MainJobFailures, ServingAgentsFollowTwoSteps) {
   ASSERT_TRUE(known.ok()) << known.error_message();
 
   std::vector<ChildProcess> agents;
+  agents.reserve(kRanks);
   for (int rank = 0; rank < kRanks; ++rank) {
     agents.emplace_back(std::vector<std::string>{RELIBRA_AGENT, "serve", "--planner", address_,
                                                  "--job", "served", "--rank", std::to_string(rank),

@@ -85,7 +85,7 @@ class Group {
   }
 
   // Every rank joins, or joins anew. Faults count from the first operation of joining.
-  void Join(InProcessOptions transport) {
+  void Join(const InProcessOptions& transport) {
     for (auto& agent : agents_) {
       if (agent != nullptr) agent->Leave();
     }

@@ -110,7 +110,9 @@ TEST(ExpertStore, RegisteringOutOfRangeIsRefused) {
 }
 
 TEST(GroupShape, OutOfRangeFieldsAreNamed) {
-  const auto message = [](GroupShape shape) { return std::string(Validate(shape).message()); };
+  const auto message = [](const GroupShape& shape) {
+    return std::string(Validate(shape).message());
+  };
   GroupShape shape = Shape();
   EXPECT_TRUE(Validate(shape).ok());
   shape.experts = 5;

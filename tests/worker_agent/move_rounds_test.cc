@@ -89,6 +89,7 @@ TEST(MoveRounds, ASwapOfAllExpertsTakesAsManyRoundsAsTheLimitAsksFor) {
   const GroupShape shape{
       .nodes = 1, .gpus_per_node = 2, .replica_slots = 0, .experts = 12, .layer_ids = {0}};
   std::vector<int32_t> homes;
+  homes.reserve(12);
   for (int e = 0; e < 12; ++e) homes.push_back(e < 6 ? 1 : 0);
   EXPECT_EQ(MoveRounds(Placement::Linear(shape), {homes}, shape, {.per_layer = 2})->size(), 3u);
   EXPECT_EQ(MoveRounds(Placement::Linear(shape), {homes}, shape, {.per_layer = 6})->size(), 1u);

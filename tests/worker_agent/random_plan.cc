@@ -1,6 +1,7 @@
 #include "tests/worker_agent/random_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <string>
@@ -82,7 +83,7 @@ void FillMicroBatch(const GroupShape& shape, const std::vector<int32_t>& homes,
 
 std::vector<int32_t> MoveHomes(const std::vector<int32_t>& before, double share, Random& random) {
   std::vector<int32_t> homes = before;
-  const int swaps = static_cast<int>(share * static_cast<double>(homes.size()) / 2 + 0.5);
+  const int swaps = static_cast<int>(std::lround(share * static_cast<double>(homes.size()) / 2));
   for (int i = 0; i < swaps; ++i) {
     std::swap(homes[Below(random, static_cast<int>(homes.size()))],
               homes[Below(random, static_cast<int>(homes.size()))]);

@@ -60,6 +60,7 @@ RunResult TrainWithRandomPlans(const RunOptions& options) {
   Reference reference(scenario);
   absl::Mutex mutex;
   std::vector<std::unique_ptr<transport::Transport>> transports;
+  transports.reserve(shape.ranks());
   std::vector<std::unique_ptr<Agent>> agents(shape.ranks());
   std::vector<std::unique_ptr<Trainer>> trainers(shape.ranks());
   for (int r = 0; r < shape.ranks(); ++r) transports.push_back(group->Attach(r));

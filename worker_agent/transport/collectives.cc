@@ -14,8 +14,9 @@ uint64_t RoundTag(uint64_t sequence, int round) { return ((sequence << 5) | roun
 // One round's exchange. The operations own their buffers, so a late peer never writes into freed
 // memory after a deadline.
 absl::StatusOr<std::shared_ptr<std::vector<uint64_t>>> ExchangeRound(
-    Transport& transport, Tag tag, int to, int from, std::shared_ptr<std::vector<uint64_t>> data,
-    size_t expected_words, absl::Time deadline) {
+    Transport& transport, Tag tag, int to, int from,
+    const std::shared_ptr<std::vector<uint64_t>>& data, size_t expected_words,
+    absl::Time deadline) {
   auto incoming = std::make_shared<std::vector<uint64_t>>(expected_words);
   Operation receive = transport.Receive(from, tag, incoming->data(), expected_words * 8);
   receive.state()->keep_alive = incoming;
@@ -47,7 +48,7 @@ absl::StatusOr<std::vector<uint64_t>> GatherWords(Transport& transport, uint64_t
     const int to = (rank - held + size) % size;
     const int from = (rank + held) % size;
     auto incoming = ExchangeRound(transport, {kCollectiveChannel, RoundTag(sequence, round)}, to,
-                                  from, std::move(data), count * words.size(), deadline);
+                                  from, data, count * words.size(), deadline);
     if (!incoming.ok()) return incoming.status();
     blocks.insert(blocks.end(), (*incoming)->begin(), (*incoming)->end());
     held += count;

@@ -191,7 +191,9 @@ absl::Time Group::Match(int receiver) {
                                  " bytes into a buffer of ", receive->capacity)),
                              0);
     } else {
-      std::memcpy(receive->buffer, message->data.data(), message->data.size());
+      if (!message->data.empty()) {
+        std::memcpy(receive->buffer, message->data.data(), message->data.size());
+      }
       receive->state->Finish(absl::OkStatus(), message->data.size());
     }
     arrived.erase(message);
@@ -247,7 +249,9 @@ Operation Group::Send(int rank, int to, Tag tag, const void* data, size_t bytes)
     operation.state()->Finish(DeadError(dead_[rank] ? rank : to), 0);
     return operation;
   }
-  Message message{rank, tag, std::string(static_cast<const char*>(data), bytes), absl::Now()};
+  Message message{rank, tag,
+                  bytes == 0 ? std::string() : std::string(static_cast<const char*>(data), bytes),
+                  absl::Now()};
   operation.state()->Finish(absl::OkStatus(), bytes);
   if (fault && fault->kind == Fault::Kind::kDrop) return operation;
   if (fault && fault->kind == Fault::Kind::kDelay) message.ready += fault->delay;

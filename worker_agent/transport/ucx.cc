@@ -100,7 +100,7 @@ class UcxRemoteRegion : public RemoteRegion {
 // All state of the class is guarded by the worker's mutex; UCX's callbacks run under it too.
 class UcxTransport : public Transport {
  public:
-  UcxTransport(UcxOptions options, std::unique_ptr<UcxWorker> worker, std::string address)
+  UcxTransport(UcxOptions options, std::unique_ptr<UcxWorker> worker, const std::string& address)
       : options_(std::move(options)),
         one_sided_(options_.one_sided == OneSided::kAuto ? HardwareReadsMemory(options_.transports)
                                                          : options_.one_sided == OneSided::kOn),
@@ -155,7 +155,7 @@ class UcxTransport : public Transport {
   InFlight* NewInFlight(const Operation& operation, size_t bytes);
   absl::Status FailureOf(int rank) const;
   void CancelReceives(absl::Span<const Operation> operations);
-  void CloseEndpoints();
+  bool CloseEndpoints(bool force);
 
   const UcxOptions options_;
   const bool one_sided_;
@@ -445,48 +445,55 @@ absl::Status UcxTransport::Wait(absl::Span<const Operation> operations, absl::Ti
   return result;
 }
 
-void UcxTransport::CloseEndpoints() {
+// Flushes and closes every endpoint, or by force once one has failed. False when not all could be
+// closed in time.
+bool UcxTransport::CloseEndpoints(bool force) {
   std::vector<void*> requests;
-  for (const bool force : {false, true}) {
-    {
-      absl::MutexLock lock(&worker_->mutex());
-      for (Peer& peer : peers_) {
-        if (peer.endpoint == nullptr) continue;
-        if (!force && !peer.failure.ok()) continue;  // closed by force in the second round
-        if (force && !options_.peer_error_handling) continue;
-        ucp_request_param_t param = {};
-        if (force) {
-          param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-          param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-        }
-        void* request = ucp_ep_close_nbx(peer.endpoint, &param);
-        peer.endpoint = nullptr;
-        if (UCS_PTR_IS_PTR(request)) requests.push_back(request);
+  {
+    absl::MutexLock lock(&worker_->mutex());
+    for (Peer& peer : peers_) {
+      if (peer.endpoint == nullptr) continue;
+      if (force && !options_.peer_error_handling) continue;  // UCX forces only these
+      ucp_request_param_t param = {};
+      if (force) {
+        param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+        param.flags = UCP_EP_CLOSE_FLAG_FORCE;
       }
+      void* request = ucp_ep_close_nbx(peer.endpoint, &param);
+      peer.endpoint = nullptr;
+      if (UCS_PTR_IS_PTR(request)) requests.push_back(request);
     }
-    worker_->Wait(
-        [&] {
-          std::erase_if(requests, [](void* request) {
-            if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
-            ucp_request_free(request);
-            return true;
-          });
-          return requests.empty();
-        },
-        absl::Now() + options_.close_timeout);
   }
+  return worker_->Wait(
+      [&] {
+        std::erase_if(requests, [](void* request) {
+          if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
+          ucp_request_free(request);
+          return true;
+        });
+        return requests.empty();
+      },
+      absl::Now() + options_.close_timeout);
 }
 
 UcxTransport::~UcxTransport() {
   worker_->StopThread();
+  bool failed = false;
   {
     std::vector<Operation> open;
     absl::MutexLock lock(&worker_->mutex());
     open.reserve(in_flight_.size());
     for (const auto& [state, in_flight] : in_flight_) open.emplace_back(in_flight->state);
     CancelReceives(open);
+    failed = !in_flight_.empty();
+    for (const Peer& peer : peers_) failed |= !peer.failure.ok();
   }
-  CloseEndpoints();
+  const bool closed = CloseEndpoints(/*force=*/failed);
+  absl::MutexLock lock(&worker_->mutex());
+  if (!failed && closed && in_flight_.empty()) return;
+  worker_->Abandon();
+  // UCX may still hold what its requests refer to.
+  for (auto& [state, in_flight] : in_flight_) (void)in_flight.release();
 }
 
 }  // namespace

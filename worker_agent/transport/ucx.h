@@ -42,8 +42,9 @@ struct UcxOptions {
   absl::Duration close_timeout = absl::Seconds(5);
 };
 
-// A transport with its own UCX worker and a thread that serves peers. UNIMPLEMENTED when UCX knows
-// none of the transports named.
+// A transport with its own UCX worker and a thread that serves peers. After a failure its
+// destructor closes what it can and leaves UCX's worker allocated until the process ends.
+// UNIMPLEMENTED when UCX knows none of the transports named.
 absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(const UcxOptions& options);
 
 }  // namespace relibra::transport

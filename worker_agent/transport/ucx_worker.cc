@@ -115,6 +115,7 @@ absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(const std::string& 
 
 UcxWorker::~UcxWorker() {
   StopThread();
+  if (abandoned_) return;
   ucp_worker_destroy(worker_);
   ucp_cleanup(context_);
 }

@@ -48,6 +48,10 @@ class UcxWorker {
   // Progresses once.
   void Progress();
 
+  // Leaves UCX's worker and context allocated when this object goes: UCX (seen with 1.13) aborts
+  // the process when a worker with unfinished requests is destroyed.
+  void Abandon() { abandoned_ = true; }
+
   // Stops the thread; Wait and Progress may still be called. Idempotent.
   void StopThread();
 
@@ -65,6 +69,7 @@ class UcxWorker {
   const ucp_worker_h worker_;
   int waiters_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  bool abandoned_ = false;  // of the owner's thread
   std::thread thread_;
 };
 

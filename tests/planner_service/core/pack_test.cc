@@ -252,6 +252,23 @@ TEST(Pack, ASequenceThatCannotFitIsNamed) {
               AllOf(HasSubstr("sequence \"s"), HasSubstr("of 3000 tokens cannot fit")));
 }
 
+TEST(Pack, HomesThatAreNoPlacementAreRefused) {
+  std::mt19937 random(3);
+  const Batch batch = RandomBatch(random, 1, true);
+  ASSERT_GT(batch.topology.num_ranks(), 1);
+  auto refused = [&](auto change) {
+    Placement homes = batch.Homes();
+    change(homes);
+    return std::string(PackStep(batch.View(true), batch.topology, homes,
+                                {.micro_batches = batch.micro_batches}, InOrder)
+                           .status()
+                           .message());
+  };
+  EXPECT_THAT(refused([](Placement& p) { p.clear(); }), HasSubstr("at least 1 layer"));
+  EXPECT_THAT(refused([](Placement& p) { p[0][0] = -1; }), HasSubstr("layer 0, expert 0: rank -1"));
+  EXPECT_THAT(refused([](Placement& p) { p[0].back() = 0; }), HasSubstr("on every rank"));
+}
+
 TEST(Pack, SizesThatDoNotFitOneAnotherAreRefused) {
   std::mt19937 random(2);
   const Batch good = RandomBatch(random, 2, true);

@@ -24,6 +24,7 @@ absl::Time Late() { return absl::Now() + absl::Seconds(60); }
 // Runs body(transport) on a thread for every rank.
 void OnEveryRank(InProcessGroup& group, int size, absl::FunctionRef<void(Transport&)> body) {
   std::vector<std::unique_ptr<Transport>> transports;
+  transports.reserve(size);
   for (int rank = 0; rank < size; ++rank) transports.push_back(group.Attach(rank));
   std::vector<std::thread> threads;
   threads.reserve(size);

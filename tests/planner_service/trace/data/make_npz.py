@@ -3,9 +3,12 @@
 import numpy as np
 
 # loads[m][l][s][e] = 1000 m + 100 l + 10 s + e
-m, l, s, e = np.meshgrid(np.arange(2), np.arange(3), np.arange(2), np.arange(4), indexing="ij")
-np.savez("counts.npz", loads=1000 * m + 100 * l + 10 * s + e, layer_ids=[1, 2, 5])
-np.savez_compressed("counts_compressed.npz", loads=(1000 * m + 100 * l + 10 * s + e).astype("u2"))
+mb, layer, rank, expert = np.meshgrid(
+    np.arange(2), np.arange(3), np.arange(2), np.arange(4), indexing="ij"
+)
+loads = 1000 * mb + 100 * layer + 10 * rank + expert
+np.savez("counts.npz", loads=loads, layer_ids=[1, 2, 5])
+np.savez_compressed("counts_compressed.npz", loads=loads.astype("u2"))
 
 # Three sequences of 2, 0 and 3 tokens, 2 layers, top-2 of 5 experts; one token without a route in
 # layer 1.
