@@ -112,7 +112,8 @@ std::vector<BridgeChoice> BridgeChoices(const Topology& topology, absl::Span<con
 
 LayerOutcome PlanReplicasAndBridges(const Topology& topology, absl::Span<const uint32_t> totals,
                                     absl::Span<const int32_t> current,
-                                    std::vector<int32_t> home_rank, const PlanOptions& options) {
+                                    const std::vector<int32_t>& home_rank,
+                                    const PlanOptions& options) {
   LayerOutcome best;
   double best_cost = std::numeric_limits<double>::infinity();
   const double spent_slack =
@@ -155,7 +156,7 @@ LayerOutcome SearchSmall(const Topology& topology, absl::Span<const uint32_t> to
         random = random * 6364136223846793005u + 1442695040888963407u;
         std::swap(homes[e], homes[(random >> 33) % (e + 1)]);
       }
-      here = PlanReplicasAndBridges(topology, totals, current, std::move(homes), options);
+      here = PlanReplicasAndBridges(topology, totals, current, homes, options);
     }
     for (bool better = true; better && plans < kMostPlans;) {
       better = false;
@@ -164,8 +165,7 @@ LayerOutcome SearchSmall(const Topology& topology, absl::Span<const uint32_t> to
           std::vector<int32_t> homes = here.plan.home_rank;
           if (homes[e] == homes[f] || ++plans > kMostPlans) continue;
           std::swap(homes[e], homes[f]);
-          LayerOutcome other =
-              PlanReplicasAndBridges(topology, totals, current, std::move(homes), options);
+          LayerOutcome other = PlanReplicasAndBridges(topology, totals, current, homes, options);
           const auto rank = [](const LayerOutcome& o) {
             return std::pair(o.cost, o.plan.moves.size());
           };
@@ -211,8 +211,7 @@ LayerOutcome PlanLayer(const Topology& topology, absl::Span<const uint32_t> tota
   const std::vector<int32_t> stay(current.begin(), current.end());
   if (free_moves && topology.replica_slots > 0) BalanceRanks(topology, totals, home_rank);
   const bool moves = home_rank != stay;
-  LayerOutcome best =
-      PlanReplicasAndBridges(topology, totals, current, std::move(home_rank), options);
+  LayerOutcome best = PlanReplicasAndBridges(topology, totals, current, home_rank, options);
   if (moves && best.cost > static_cast<double>(LevelObjective(topology, totals, stay, {}))) {
     LayerOutcome still = PlanReplicasAndBridges(topology, totals, current, stay, options);
     if (StaysBetter(still, best, options)) best = std::move(still);

@@ -23,7 +23,8 @@ struct LayerOutcome {
 // The best outcome with these homes. totals: [M, E]; current, home_rank: [E].
 LayerOutcome PlanReplicasAndBridges(const Topology& topology, absl::Span<const uint32_t> totals,
                                     absl::Span<const int32_t> current,
-                                    std::vector<int32_t> home_rank, const PlanOptions& options);
+                                    const std::vector<int32_t>& home_rank,
+                                    const PlanOptions& options);
 
 // The outcome for the homes that reordering chose, or for the current ones where they turn out no
 // worse: what replicas make of homes is known only once they are planned. For a handful of experts,
