@@ -36,7 +36,8 @@ def configuration(folder, ports):
         f"NodeName=node{i} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8"
         for i, port in enumerate(ports[1:])
     )
-    # cred_expire: a job that is requeued waits so long before it starts again.
+    # cred_expire: a job that is requeued waits so long before it starts again. The planners' ports
+    # follow from the job ids, so other runs on this machine should have other ids.
     return f"""ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
@@ -45,6 +46,7 @@ AuthType=auth/munge
 CredType=cred/munge
 AuthInfo=socket={folder}/munge.socket,cred_expire=5
 MpiDefault=none
+FirstJobId={os.getpid() % 9000 + 1}
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -134,7 +136,7 @@ def cluster(tmp_path_factory):
             lambda: "\n".join(log.read_text() for log in logs),
         )
         yield cluster
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def script(cluster, name, command, flags=""):
