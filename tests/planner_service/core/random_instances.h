@@ -73,11 +73,11 @@ inline std::ostream& operator<<(std::ostream& out, const Instance& instance) {
 
 // How the loads of one layer are drawn.
 struct LoadFamily {
-  double scale = 1;          // tokens a (source rank, expert) where popularity is 1
-  double skew = 0;           // of the experts' popularity: exp(skew x uniform in [-1, 1])
-  double drift = 0;          // the same, of each micro-batch on its own
-  bool noise = true;         // each count uniform in 0..2 x its mean; else the mean itself
-  int hot = -1;              // an expert with 30 times its popularity
+  double scale = 1;           // tokens a (source rank, expert) where popularity is 1
+  double skew = 0;            // of the experts' popularity: exp(skew x uniform in [-1, 1])
+  double drift = 0;           // the same, of each micro-batch on its own
+  bool noise = true;          // each count uniform in 0..2 x its mean; else the mean itself
+  int hot = -1;               // an expert with 30 times its popularity
   bool uneven_sizes = false;  // micro-batches of 1/8 to 1 of the tokens
 };
 
