@@ -88,15 +88,13 @@ int64_t LevelNodes(const Topology& topology, absl::Span<const uint32_t> totals,
     }
     return SmallestFlow(load, most, target * gpus, flow);
   };
+  // Most micro-batches level at once, so the lowest target is tried before each halving.
   while (low < high) {
+    if (reaches(low)) break;
+    if (++low == high) break;
     const int64_t middle = low + (high - low) / 2;
-    // Most micro-batches level at once, so the lowest target is tried first.
-    const int64_t tried = reaches(low) ? low : middle;
-    if (tried == low) {
-      high = low;
-    } else if (reaches(middle)) {
+    if (reaches(middle)) {
       high = middle;
-      ++low;
     } else {
       low = middle + 1;
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "planner_service/core/bridge.h"
@@ -50,6 +51,26 @@ int64_t TotalOf(absl::Span<const uint32_t> totals) {
   return total;
 }
 
+// Load of the heaviest rank over the mean; 1 without tokens.
+double ImbalanceOf(int64_t heaviest, int64_t total, const Topology& topology) {
+  if (total == 0) return 1;
+  return static_cast<double>(heaviest) * topology.num_ranks() / static_cast<double>(total);
+}
+
+// Sum over micro-batches of the imbalance of `homes` without replicas.
+double ImbalanceWithoutReplicas(const Topology& topology, absl::Span<const uint32_t> totals,
+                                absl::Span<const int32_t> homes) {
+  std::vector<int64_t> load(topology.num_ranks());
+  double sum = 0;
+  for (size_t begin = 0; begin < totals.size(); begin += homes.size()) {
+    std::fill(load.begin(), load.end(), 0);
+    for (size_t e = 0; e < homes.size(); ++e) load[homes[e]] += totals[begin + e];
+    sum += ImbalanceOf(*std::max_element(load.begin(), load.end()),
+                       std::accumulate(load.begin(), load.end(), int64_t{0}), topology);
+  }
+  return sum;
+}
+
 LayerOutcome PlanWith(const Topology& topology, absl::Span<const uint32_t> totals,
                       absl::Span<const int32_t> current, const std::vector<int32_t>& home_rank,
                       std::vector<Bridge> bridges, const PlanOptions& options) {
@@ -61,9 +82,11 @@ LayerOutcome PlanWith(const Topology& topology, absl::Span<const uint32_t> total
                           .search_steps = options.effort == Effort::kThorough ? 2000 : 200});
   const size_t experts = home_rank.size();
   int64_t fetched = 0;
+  double imbalance = 0;
   for (size_t begin = 0; begin < totals.size(); begin += experts) {
     outcome.plan.replicas.push_back(planner.Next(totals.subspan(begin, experts)));
     outcome.objective += planner.max_load();
+    imbalance += ImbalanceOf(planner.max_load(), TotalOf(totals.subspan(begin, experts)), topology);
     outcome.kept += planner.kept();
     fetched += static_cast<int64_t>(outcome.plan.replicas.back().size()) - outcome.bridges -
                planner.kept();
@@ -74,6 +97,10 @@ LayerOutcome PlanWith(const Topology& topology, absl::Span<const uint32_t> total
                  options.move_cost * static_cast<double>(outcome.plan.moves.size()) +
                  options.move_cost * outcome.bridges +
                  options.replica_cost * static_cast<double>(fetched);
+  // Micro-batches of unlike sizes: what gains tokens in a large one may lose balance in small ones.
+  if (imbalance > ImbalanceWithoutReplicas(topology, totals, current)) {
+    outcome.cost = std::numeric_limits<double>::infinity();
+  }
   return outcome;
 }
 
@@ -127,7 +154,8 @@ LayerOutcome PlanReplicasAndBridges(const Topology& topology, absl::Span<const u
         PlanWith(topology, totals, current, home_rank, std::move(choice.bridges), options);
     const double cost = outcome.cost + choice.charge;
     const bool fewer = cost == best_cost && outcome.bridges < best.bridges;
-    if (cost < best_cost || fewer) best = std::move(outcome), best_cost = cost;
+    const bool first = best.plan.home_rank.empty();
+    if (first || cost < best_cost || fewer) best = std::move(outcome), best_cost = cost;
   }
   return best;
 }
@@ -207,7 +235,7 @@ bool StaysBetter(const LayerOutcome& still, const LayerOutcome& moved, const Pla
   const double alike = std::floor(CopySlack(options) * still.cost);
   if (still.cost > moved.cost + alike) return false;
   if (still.cost < moved.cost - alike) return true;
-  return static_cast<double>(ReplicasOf(moved)) > kFewer * static_cast<double>(ReplicasOf(still));
+  return static_cast<double>(ReplicasOf(moved)) >= kFewer * static_cast<double>(ReplicasOf(still));
 }
 
 }  // namespace
@@ -232,6 +260,9 @@ LayerOutcome PlanLayer(const Topology& topology, absl::Span<const uint32_t> tota
   }
   if (free_moves && static_cast<int>(current.size()) <= kFewExperts) {
     best = SearchSmall(topology, totals, current, std::move(best), options);
+    LayerOutcome still = PlanReplicasAndBridges(topology, totals, current,
+                                                {current.begin(), current.end()}, options);
+    if (StaysBetter(still, best, options)) best = std::move(still);
   }
   return best;
 }

@@ -16,7 +16,9 @@ namespace relibra {
 struct LayerOutcome {
   LayerPlan plan;
   int64_t objective = 0;  // sum over micro-batches of the heaviest rank
-  double cost = 0;        // objective + what moves, bridges and fetched replicas cost
+  // objective + what moves, bridges and fetched replicas cost; infinite for a plan whose imbalance,
+  // a mean over micro-batches however large, is worse than that of doing nothing
+  double cost = 0;
   int bridges = 0;
   int64_t kept = 0;  // replicas that were already there
 };
