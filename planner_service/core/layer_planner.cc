@@ -162,12 +162,24 @@ LayerOutcome PlanReplicasAndBridges(const Topology& topology, absl::Span<const u
 
 namespace {
 
-// Swaps of single experts judged by the finished plan, from several starts.
+// What no plan with these homes, of which `moves` experts move, is below.
+double LeastCost(const Topology& topology, absl::Span<const uint32_t> totals,
+                 const std::vector<int32_t>& homes, int64_t moves, const PlanOptions& options) {
+  const int most = std::min(options.bridges.value_or(kMostBridgesByItself), topology.gpus_per_node);
+  const std::vector<Bridge> bridges = ChooseBridges(topology, totals, homes, most);
+  return static_cast<double>(LevelObjective(topology, totals, homes, bridges)) +
+         options.move_cost * static_cast<double>(moves);
+}
+
+// Swaps of single experts judged by the finished plan, from several starts. Plans are dear, so
+// their number is bounded by the size of the layer: a handful of micro-batches is searched well, a
+// whole batch hardly at all.
 LayerOutcome SearchSmall(const Topology& topology, absl::Span<const uint32_t> totals,
                          absl::Span<const int32_t> current, LayerOutcome best,
                          const PlanOptions& options) {
   constexpr int kStarts = 6;
-  constexpr int kMostPlans = 3000;
+  constexpr int kMostLoadsPlanned = 20000;
+  const int most_plans = kMostLoadsPlanned / static_cast<int>(totals.size());
   const int experts = static_cast<int>(current.size());
   int64_t perfect = 0;
   for (size_t begin = 0; begin < totals.size(); begin += experts) {
@@ -186,13 +198,15 @@ LayerOutcome SearchSmall(const Topology& topology, absl::Span<const uint32_t> to
       }
       here = PlanReplicasAndBridges(topology, totals, current, homes, options);
     }
-    for (bool better = true; better && plans < kMostPlans;) {
+    for (bool better = true; better && plans < most_plans;) {
       better = false;
       for (int e = 0; e < experts; ++e) {
         for (int f = e + 1; f < experts; ++f) {
           std::vector<int32_t> homes = here.plan.home_rank;
-          if (homes[e] == homes[f] || ++plans > kMostPlans) continue;
+          if (homes[e] == homes[f]) continue;
           std::swap(homes[e], homes[f]);
+          if (LeastCost(topology, totals, homes, 0, options) > here.cost) continue;
+          if (++plans > most_plans) continue;
           LayerOutcome other = PlanReplicasAndBridges(topology, totals, current, homes, options);
           const auto rank = [](const LayerOutcome& o) {
             return std::pair(o.cost, o.plan.moves.size());
@@ -220,15 +234,6 @@ int64_t ReplicasOf(const LayerOutcome& outcome) {
   return replicas;
 }
 
-// What no plan with the homes of `choice` is below.
-double LeastCost(const Topology& topology, absl::Span<const uint32_t> totals,
-                 const HomeChoice& choice, const PlanOptions& options) {
-  const int most = std::min(options.bridges.value_or(kMostBridgesByItself), topology.gpus_per_node);
-  const std::vector<Bridge> bridges = ChooseBridges(topology, totals, choice.home_rank, most);
-  return static_cast<double>(LevelObjective(topology, totals, choice.home_rank, bridges)) +
-         options.move_cost * static_cast<double>(choice.moves);
-}
-
 // Whether to leave homes alone. Between outcomes that balance alike, moves must save replicas.
 bool StaysBetter(const LayerOutcome& still, const LayerOutcome& moved, const PlanOptions& options) {
   constexpr double kFewer = 0.95;
@@ -252,7 +257,7 @@ LayerOutcome PlanLayer(const Topology& topology, absl::Span<const uint32_t> tota
   for (int i = static_cast<int>(choices.size()) - 1; i >= 0; --i) {
     const std::vector<int32_t>& other = choices[i].home_rank;
     if (other == best.plan.home_rank) continue;
-    if (LeastCost(topology, totals, choices[i], options) > best.cost) continue;
+    if (LeastCost(topology, totals, other, choices[i].moves, options) > best.cost) continue;
     LayerOutcome outcome = PlanReplicasAndBridges(topology, totals, current, other, options);
     if (i == 0 ? StaysBetter(outcome, best, options) : outcome.cost <= best.cost) {
       best = std::move(outcome);
