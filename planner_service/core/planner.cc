@@ -150,7 +150,6 @@ absl::StatusOr<Plan> PlanStep(const Loads& loads, const Topology& topology,
 
   const bool free_moves = !options.max_moves && options.move_cost == 0;
   // Where it costs little, free moves see what limited ones see, so as not to end worse.
-  constexpr int kFewExperts = 64;
   const bool every_budget = !free_moves || shape.experts <= kFewExperts;
   const bool may_move = !options.max_moves || *options.max_moves > 0;
   std::vector<absl::StatusOr<std::vector<uint32_t>>> totals(shape.layers, std::vector<uint32_t>());
