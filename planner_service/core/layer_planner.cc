@@ -20,6 +20,9 @@ constexpr double kBridgeGain = 0.0005;
 
 constexpr double kSlackWithBridges = 0.0004;
 
+// Layers of at most this many loads (M x E) are searched on although only slack is left to gain.
+constexpr size_t kSmall = 4096;
+
 // Imbalance below which fewer copies are worth more than balance.
 double CopySlack(const PlanOptions& options) {
   return options.effort == Effort::kThorough ? 0.0004 : 0.0009;
@@ -253,13 +256,17 @@ LayerOutcome PlanLayer(const Topology& topology, absl::Span<const uint32_t> tota
   std::vector<int32_t> homes = choices.back().home_rank;
   if (free_moves && topology.replica_slots > 0) BalanceRanks(topology, totals, homes);
   LayerOutcome best = PlanReplicasAndBridges(topology, totals, current, homes, options);
+  // What was spent to save copies is no reason to look on.
+  const double slack = totals.size() > kSmall ? CopySlack(options) * best.cost : 0;
   // Fewer moves may end better: what replicas and bridges make of homes is known only now.
   for (int i = static_cast<int>(choices.size()) - 1; i >= 0; --i) {
     const std::vector<int32_t>& other = choices[i].home_rank;
     if (other == best.plan.home_rank) continue;
-    if (LeastCost(topology, totals, other, choices[i].moves, options) > best.cost) continue;
+    const double least = LeastCost(topology, totals, other, choices[i].moves, options);
+    if (least > best.cost || (i > 0 && free_moves && least > best.cost - slack)) continue;
     LayerOutcome outcome = PlanReplicasAndBridges(topology, totals, current, other, options);
-    if (i == 0 ? StaysBetter(outcome, best, options) : outcome.cost <= best.cost) {
+    const bool judge_by_moves = i == 0 || outcome.cost == best.cost;
+    if (judge_by_moves ? StaysBetter(outcome, best, options) : outcome.cost < best.cost) {
       best = std::move(outcome);
     }
   }

@@ -98,8 +98,8 @@ std::pair<int, int> SteepestSwap(const NodeLoads& state, int group) {
 }
 
 // Steepest swaps from the current homes, one choice a swap: each relieves the group that stands out
-// most. Ends before the objective falls below `least`. O(E^2 / groups) swaps are judged for one that
-// is made.
+// most. Ends before the objective falls below `least`. O(E^2 / groups) swaps are judged for one
+// that is made.
 void AddSteepestSwaps(const Grouping& grouping, const ExpertLoads& loads,
                       absl::Span<const uint32_t> totals, absl::Span<const int32_t> current,
                       int64_t least, std::vector<HomeChoice>& choices) {
