@@ -145,20 +145,19 @@ LayerOutcome PlanReplicasAndBridges(const Topology& topology, absl::Span<const u
                                     const std::vector<int32_t>& home_rank,
                                     const PlanOptions& options) {
   LayerOutcome best;
-  double best_cost = std::numeric_limits<double>::infinity();
   const double spent_slack =
       std::floor(kSlackWithBridges * static_cast<double>(TotalOf(totals)) / topology.num_ranks());
   for (BridgeChoice& choice : BridgeChoices(topology, totals, home_rank, options)) {
     // Every choice that follows is worse than what is already planned, but for the slack that was
     // spent to save copies, so the best of all is found: more bridges allowed never make the plan
     // worse.
-    if (choice.least_cost >= best_cost - spent_slack) break;
+    if (!best.plan.home_rank.empty() && choice.least_cost >= best.cost - spent_slack) break;
     LayerOutcome outcome =
         PlanWith(topology, totals, current, home_rank, std::move(choice.bridges), options);
-    const double cost = outcome.cost + choice.charge;
-    const bool fewer = cost == best_cost && outcome.bridges < best.bridges;
+    outcome.cost += choice.charge;
+    const bool fewer = outcome.cost == best.cost && outcome.bridges < best.bridges;
     const bool first = best.plan.home_rank.empty();
-    if (first || cost < best_cost || fewer) best = std::move(outcome), best_cost = cost;
+    if (first || outcome.cost < best.cost || fewer) best = std::move(outcome);
   }
   return best;
 }
@@ -168,9 +167,7 @@ namespace {
 // What no plan with these homes, of which `moves` experts move, is below.
 double LeastCost(const Topology& topology, absl::Span<const uint32_t> totals,
                  const std::vector<int32_t>& homes, int64_t moves, const PlanOptions& options) {
-  const int most = std::min(options.bridges.value_or(kMostBridgesByItself), topology.gpus_per_node);
-  const std::vector<Bridge> bridges = ChooseBridges(topology, totals, homes, most);
-  return static_cast<double>(LevelObjective(topology, totals, homes, bridges)) +
+  return BridgeChoices(topology, totals, homes, options).front().least_cost +
          options.move_cost * static_cast<double>(moves);
 }
 

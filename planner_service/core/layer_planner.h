@@ -16,7 +16,8 @@ namespace relibra {
 struct LayerOutcome {
   LayerPlan plan;
   int64_t objective = 0;  // sum over micro-batches of the heaviest rank
-  // objective + what moves, bridges and fetched replicas cost; infinite for a plan whose imbalance,
+  // objective + what moves, bridges and fetched replicas cost, and what bridges that the planner
+  // makes by itself have to gain; infinite for a plan whose imbalance,
   // a mean over micro-batches however large, is worse than that of doing nothing
   double cost = 0;
   int bridges = 0;
