@@ -173,6 +173,8 @@ LayerOutcome SearchSmall(const Topology& topology, absl::Span<const uint32_t> to
     const int64_t total = TotalOf(totals.subspan(begin, experts));
     perfect += (total + topology.num_ranks() - 1) / topology.num_ranks();
   }
+  // What is within the slack has nothing to gain.
+  perfect += static_cast<int64_t>(CopySlack(options) * static_cast<double>(perfect));
   int plans = 0;
   uint64_t random = options.seed;
   for (int start = 0; start < kStarts && best.objective > perfect; ++start) {
@@ -243,7 +245,7 @@ bool StaysBetter(const LayerOutcome& still, const LayerOutcome& moved, const Pla
 LayerOutcome PlanLayer(const Topology& topology, absl::Span<const uint32_t> totals,
                        absl::Span<const int32_t> current, absl::Span<const HomeChoice> choices,
                        const PlanOptions& options) {
-  constexpr int kFewExperts = 16;
+  constexpr int kFewExperts = 16, kExpertsToTryAllChoices = 64;
   const bool free_moves = !options.max_moves && options.move_cost == 0;
   std::vector<int32_t> homes = choices.back().home_rank;
   if (free_moves && topology.replica_slots > 0) BalanceRanks(topology, totals, homes);
@@ -252,6 +254,8 @@ LayerOutcome PlanLayer(const Topology& topology, absl::Span<const uint32_t> tota
   for (int i = static_cast<int>(choices.size()) - 1; i >= 0; --i) {
     const std::vector<int32_t>& other = choices[i].home_rank;
     if (other == best.plan.home_rank) continue;
+    // Of many experts none decides alone: the choice that levels nodes best is planned best too.
+    if (i > 0 && static_cast<int>(current.size()) > kExpertsToTryAllChoices) continue;
     if (LeastCost(topology, totals, choices[i], options) > best.cost) continue;
     LayerOutcome outcome = PlanReplicasAndBridges(topology, totals, current, other, options);
     if (i == 0 ? StaysBetter(outcome, best, options) : outcome.cost <= best.cost) {
