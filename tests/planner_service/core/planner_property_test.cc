@@ -50,7 +50,7 @@ PlanOptions DrawOptions(Draw& draw) {
   if (draw.OneIn(2)) options.max_moves = draw.Between(0, 8);
   if (draw.OneIn(4)) options.move_cost = 100 * draw.Unit();
   if (draw.OneIn(4)) options.replica_cost = 20 * draw.Unit();
-  if (draw.OneIn(40)) options.effort = Effort::kThorough;
+  if (draw.OneIn(100)) options.effort = Effort::kThorough;
   options.seed = draw.Between(0, 1000);
   return options;
 }
