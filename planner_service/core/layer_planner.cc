@@ -222,11 +222,11 @@ int64_t ReplicasOf(const LayerOutcome& outcome) {
   return replicas;
 }
 
-// What no plan with the homes of `choice` is below.
+// What no plan with the homes of `choice` and at most `bridges_a_node` bridges is below.
 double LeastCost(const Topology& topology, absl::Span<const uint32_t> totals,
-                 const HomeChoice& choice, const PlanOptions& options) {
-  const int most = std::min(options.bridges.value_or(kMostBridgesByItself), topology.gpus_per_node);
-  const std::vector<Bridge> bridges = ChooseBridges(topology, totals, choice.home_rank, most);
+                 const HomeChoice& choice, int bridges_a_node, const PlanOptions& options) {
+  const std::vector<Bridge> bridges =
+      ChooseBridges(topology, totals, choice.home_rank, bridges_a_node);
   return static_cast<double>(LevelObjective(topology, totals, choice.home_rank, bridges)) +
          options.move_cost * static_cast<double>(choice.moves);
 }
@@ -250,13 +250,14 @@ LayerOutcome PlanLayer(const Topology& topology, absl::Span<const uint32_t> tota
   std::vector<int32_t> homes = choices.back().home_rank;
   if (free_moves && topology.replica_slots > 0) BalanceRanks(topology, totals, homes);
   LayerOutcome best = PlanReplicasAndBridges(topology, totals, current, std::move(homes), options);
-  // Fewer moves may end better: what replicas and bridges make of homes is known only now.
-  for (int i = static_cast<int>(choices.size()) - 1; i >= 0; --i) {
+  // Fewer moves may end better: what replicas and bridges make of homes is known only now. Among
+  // many experts none decides alone, and the first choice is planned only where it needs no bridge.
+  const bool few = static_cast<int>(current.size()) <= kExpertsToTryAllChoices;
+  const int bridges = few ? options.bridges.value_or(kMostBridgesByItself) : 0;
+  for (int i = few ? static_cast<int>(choices.size()) - 1 : 0; i >= 0; --i) {
     const std::vector<int32_t>& other = choices[i].home_rank;
     if (other == best.plan.home_rank) continue;
-    // Of many experts none decides alone: the choice that levels nodes best is planned best too.
-    if (i > 0 && static_cast<int>(current.size()) > kExpertsToTryAllChoices) continue;
-    if (LeastCost(topology, totals, choices[i], options) > best.cost) continue;
+    if (LeastCost(topology, totals, choices[i], bridges, options) > best.cost) continue;
     LayerOutcome outcome = PlanReplicasAndBridges(topology, totals, current, other, options);
     if (i == 0 ? StaysBetter(outcome, best, options) : outcome.cost <= best.cost) {
       best = std::move(outcome);
