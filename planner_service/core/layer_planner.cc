@@ -186,6 +186,8 @@ LayerOutcome SearchSmall(const Topology& topology, absl::Span<const uint32_t> to
     const int64_t total = TotalOf(totals.subspan(begin, experts));
     perfect += (total + topology.num_ranks() - 1) / topology.num_ranks();
   }
+  // What is within the slack has nothing to gain.
+  perfect += static_cast<int64_t>(CopySlack(options) * static_cast<double>(perfect));
   int plans = 0;
   uint64_t random = options.seed;
   for (int start = 0; start < kStarts && best.objective > perfect; ++start) {
@@ -248,15 +250,18 @@ bool StaysBetter(const LayerOutcome& still, const LayerOutcome& moved, const Pla
 LayerOutcome PlanLayer(const Topology& topology, absl::Span<const uint32_t> totals,
                        absl::Span<const int32_t> current, absl::Span<const HomeChoice> choices,
                        const PlanOptions& options) {
-  constexpr int kFewExperts = 16;
+  constexpr int kFewExperts = 16, kExpertsToTryAllChoices = 64;
   const bool free_moves = !options.max_moves && options.move_cost == 0;
   std::vector<int32_t> homes = choices.back().home_rank;
   if (free_moves && topology.replica_slots > 0) BalanceRanks(topology, totals, homes);
   LayerOutcome best = PlanReplicasAndBridges(topology, totals, current, homes, options);
   // What was spent to save copies is no reason to look on.
   const double slack = totals.size() > kSmall ? CopySlack(options) * best.cost : 0;
-  // Fewer moves may end better: what replicas and bridges make of homes is known only now.
-  for (int i = static_cast<int>(choices.size()) - 1; i >= 0; --i) {
+  // Fewer moves may end better: what replicas and bridges make of homes is known only now. Among
+  // many experts none decides alone, so that only the first and the last choice are planned.
+  const bool few = static_cast<int>(current.size()) <= kExpertsToTryAllChoices;
+  const int last = static_cast<int>(choices.size()) - 1;
+  for (int i = last; i >= 0; i = few || i == 0 ? i - 1 : 0) {
     const std::vector<int32_t>& other = choices[i].home_rank;
     if (other == best.plan.home_rank) continue;
     const double least = LeastCost(topology, totals, other, choices[i].moves, options);

@@ -32,8 +32,9 @@ LayerOutcome PlanReplicasAndBridges(const Topology& topology, absl::Span<const u
 
 // The best outcome over `choices` (not empty; the current homes first, ascending in moves): what
 // replicas and bridges make of homes is known only once they are planned, so that a longer list
-// never ends worse. The current homes stay where they turn out no worse. For a handful of experts,
-// where single experts decide, homes are also searched on the outcome itself (when moves are free).
+// never ends worse (of more than 64 experts only the first and the last choice are planned). The
+// current homes stay where they turn out no worse. For a handful of experts, where single experts
+// decide, homes are also searched on the outcome itself (when moves are free).
 LayerOutcome PlanLayer(const Topology& topology, absl::Span<const uint32_t> totals,
                        absl::Span<const int32_t> current, absl::Span<const HomeChoice> choices,
                        const PlanOptions& options);
