@@ -139,7 +139,8 @@ std::vector<BridgeChoice> BridgeChoices(const Topology& topology, absl::Span<con
 
 LayerOutcome PlanReplicasAndBridges(const Topology& topology, absl::Span<const uint32_t> totals,
                                     absl::Span<const int32_t> current,
-                                    std::vector<int32_t> home_rank, const PlanOptions& options) {
+                                    const std::vector<int32_t>& home_rank,
+                                    const PlanOptions& options) {
   LayerOutcome best;
   double best_cost = std::numeric_limits<double>::infinity();
   const double spent_slack =
@@ -185,7 +186,7 @@ LayerOutcome SearchSmall(const Topology& topology, absl::Span<const uint32_t> to
         random = random * 6364136223846793005u + 1442695040888963407u;
         std::swap(homes[e], homes[(random >> 33) % (e + 1)]);
       }
-      here = PlanReplicasAndBridges(topology, totals, current, std::move(homes), options);
+      here = PlanReplicasAndBridges(topology, totals, current, homes, options);
     }
     for (bool better = true; better && plans < kMostPlans;) {
       better = false;
@@ -194,8 +195,7 @@ LayerOutcome SearchSmall(const Topology& topology, absl::Span<const uint32_t> to
           std::vector<int32_t> homes = here.plan.home_rank;
           if (homes[e] == homes[f] || ++plans > kMostPlans) continue;
           std::swap(homes[e], homes[f]);
-          LayerOutcome other =
-              PlanReplicasAndBridges(topology, totals, current, std::move(homes), options);
+          LayerOutcome other = PlanReplicasAndBridges(topology, totals, current, homes, options);
           const auto rank = [](const LayerOutcome& o) {
             return std::pair(o.cost, o.plan.moves.size());
           };
@@ -249,7 +249,7 @@ LayerOutcome PlanLayer(const Topology& topology, absl::Span<const uint32_t> tota
   const bool free_moves = !options.max_moves && options.move_cost == 0;
   std::vector<int32_t> homes = choices.back().home_rank;
   if (free_moves && topology.replica_slots > 0) BalanceRanks(topology, totals, homes);
-  LayerOutcome best = PlanReplicasAndBridges(topology, totals, current, std::move(homes), options);
+  LayerOutcome best = PlanReplicasAndBridges(topology, totals, current, homes, options);
   // Fewer moves may end better: what replicas and bridges make of homes is known only now. Among
   // many experts none decides alone, and the first choice is planned only where it needs no bridge.
   const bool few = static_cast<int>(current.size()) <= kExpertsToTryAllChoices;

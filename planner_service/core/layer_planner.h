@@ -26,7 +26,8 @@ struct LayerOutcome {
 // The best outcome with these homes. totals: [M, E]; current, home_rank: [E].
 LayerOutcome PlanReplicasAndBridges(const Topology& topology, absl::Span<const uint32_t> totals,
                                     absl::Span<const int32_t> current,
-                                    std::vector<int32_t> home_rank, const PlanOptions& options);
+                                    const std::vector<int32_t>& home_rank,
+                                    const PlanOptions& options);
 
 // The best outcome over `choices` (not empty; the current homes first, ascending in moves): what
 // replicas and bridges make of homes is known only once they are planned, so that a longer list
