@@ -41,6 +41,7 @@ inline int64_t LeastMaxOf(int gpus, const std::vector<NodeExpert>& experts,
 // The least max load over every way to put replicas into `slots` slots a rank.
 inline int64_t LeastMaxLoad(int gpus, int slots, const std::vector<NodeExpert>& experts) {
   std::vector<unsigned> instances;
+  instances.reserve(experts.size());
   for (const NodeExpert& expert : experts) instances.push_back(1u << expert.home);
   int64_t least = std::numeric_limits<int64_t>::max();
   // Fills the slots of rank `gpu` from expert `from` on; a slot left empty is never better.

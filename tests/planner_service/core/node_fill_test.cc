@@ -107,6 +107,7 @@ TEST(NodeFillTest, OneDivisibleExpertARankIsLevelledWithOneSlotAndOneCopyARankLe
   for (int i = 0; i < 2000; ++i) {
     const int gpus = draw.Between(2, 12);
     std::vector<exhaustive::NodeExpert> experts;
+    experts.reserve(gpus);
     for (int g = 0; g < gpus; ++g) experts.push_back({g, draw.OneIn(3) ? 0 : draw.Between(0, 500)});
     NodeFill fill = Filled(gpus, 1, experts);
     ASSERT_TRUE(fill.Fill(fill.least_target(), {}, kSearchSteps)) << "case " << i;
@@ -146,6 +147,7 @@ TEST(NodeFillTest, ReachesTheExhaustiveOptimumInNearlyAllTinyNodes) {
     const int gpus = draw.Between(2, 4), slots = gpus == 4 ? 1 : draw.Between(1, 2);
     const int a_rank = draw.Between(1, gpus == 4 ? 2 : 3), most = draw.OneIn(2) ? 6 : 90;
     std::vector<exhaustive::NodeExpert> experts;
+    experts.reserve(gpus * a_rank);
     for (int e = 0; e < gpus * a_rank; ++e) {
       experts.push_back(
           {e % gpus, draw.OneIn(4) ? draw.Between(0, 4 * most) : draw.Between(0, most)});

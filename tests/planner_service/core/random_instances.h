@@ -106,7 +106,7 @@ inline void DrawLayer(Draw& draw, const LoadFamily& family, int layer, Loads& lo
       const double mean = family.scale * size * popular[e] * popularity(family.drift);
       for (int s = 0; s < shape.sources; ++s) {
         const double tokens = family.noise ? 2 * mean * draw.Unit() : mean;
-        loads.Mutable(m, layer)[s * shape.experts + e] = static_cast<uint32_t>(tokens + 0.5);
+        loads.Mutable(m, layer)[s * shape.experts + e] = static_cast<uint32_t>(std::lround(tokens));
       }
     }
   }
