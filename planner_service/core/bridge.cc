@@ -27,13 +27,40 @@ bool SmallestFlow(const std::vector<int64_t>& load, const std::vector<int64_t>& 
   return true;
 }
 
-// The most that earlier bridges of the same expert take when each may take `target` tokens.
-int64_t TakenBefore(absl::Span<const Bridge> bridges, size_t b, int64_t target) {
-  int64_t taken = 0;
-  for (size_t i = 0; i < b; ++i) {
-    if (bridges[i].expert == bridges[b].expert) taken += target;
+// For each bridge the number of earlier ones of the same expert; they have its node in common.
+std::vector<int32_t> EarlierOfExpert(absl::Span<const Bridge> bridges) {
+  std::vector<int32_t> earlier(bridges.size());
+  for (size_t b = 0; b < bridges.size(); ++b) {
+    for (size_t i = b; i-- > 0 && bridges[i].from_node == bridges[b].from_node;) {
+      earlier[b] += bridges[i].expert == bridges[b].expert;
+    }
   }
-  return taken;
+  return earlier;
+}
+
+// Deals each node's flow to its bridges, none more than `target`: first what fits beside the load
+// of the bridge's rank, so that the rank need not give load of its own away; then the rest.
+void DealFlow(absl::Span<const uint32_t> totals, absl::Span<const Bridge> bridges,
+              const std::vector<int64_t>& rank_load, int64_t target, std::vector<int64_t>& flow,
+              std::vector<int64_t>& tokens) {
+  tokens.assign(bridges.size(), 0);
+  for (const bool beside : {true, false}) {
+    size_t first = 0;  // of the bridges from the same node
+    for (size_t b = 0; b < bridges.size(); ++b) {
+      const int32_t node = bridges[b].from_node;
+      if (bridges[first].from_node != node) first = b;
+      int64_t of_expert = totals[bridges[b].expert];
+      for (size_t i = first; i < bridges.size() && bridges[i].from_node == node; ++i) {
+        if (bridges[i].expert == bridges[b].expert) of_expert -= tokens[i];
+      }
+      const int64_t room =
+          target - (beside ? std::min(target, rank_load[bridges[b].rank]) : tokens[b]);
+      int64_t& left = flow[node];
+      const int64_t more = std::min({left, of_expert, room});
+      tokens[b] += more;
+      left -= more;
+    }
+  }
 }
 
 }  // namespace
@@ -75,7 +102,12 @@ int64_t LevelNodes(const Topology& topology, absl::Span<const uint32_t> totals,
                    absl::Span<const int32_t> home_rank, absl::Span<const Bridge> bridges,
                    std::vector<int64_t>& tokens) {
   std::vector<int64_t> load(topology.nodes), most(topology.nodes), flow(topology.nodes);
-  for (size_t e = 0; e < totals.size(); ++e) load[topology.NodeOf(home_rank[e])] += totals[e];
+  std::vector<int64_t> rank_load(topology.num_ranks());
+  for (size_t e = 0; e < totals.size(); ++e) rank_load[home_rank[e]] += totals[e];
+  for (int rank = 0; rank < topology.num_ranks(); ++rank) {
+    load[topology.NodeOf(rank)] += rank_load[rank];
+  }
+  const std::vector<int32_t> earlier = EarlierOfExpert(bridges);
   const int64_t total = std::accumulate(load.begin(), load.end(), int64_t{0});
   const int64_t gpus = topology.gpus_per_node;
   int64_t low = (total + topology.num_ranks() - 1) / topology.num_ranks();
@@ -83,32 +115,24 @@ int64_t LevelNodes(const Topology& topology, absl::Span<const uint32_t> totals,
   const auto reaches = [&](int64_t target) {
     std::fill(most.begin(), most.end(), 0);
     for (size_t b = 0; b < bridges.size(); ++b) {
-      const int64_t left = totals[bridges[b].expert] - TakenBefore(bridges, b, target);
+      const int64_t left = totals[bridges[b].expert] - earlier[b] * target;
       most[bridges[b].from_node] += std::clamp<int64_t>(left, 0, target);
     }
     return SmallestFlow(load, most, target * gpus, flow);
   };
+  // Most micro-batches level at once, so the lowest target is tried before each halving.
   while (low < high) {
+    if (reaches(low)) break;
+    if (++low == high) break;
     const int64_t middle = low + (high - low) / 2;
-    // Most micro-batches level at once, so the lowest target is tried first.
-    const int64_t tried = reaches(low) ? low : middle;
-    if (tried == low) {
-      high = low;
-    } else if (reaches(middle)) {
+    if (reaches(middle)) {
       high = middle;
-      ++low;
     } else {
       low = middle + 1;
     }
   }
   reaches(low);
-  tokens.assign(bridges.size(), 0);
-  for (size_t b = 0; b < bridges.size(); ++b) {
-    int64_t& left = flow[bridges[b].from_node];
-    const int64_t of_expert = totals[bridges[b].expert] - TakenBefore(bridges, b, low);
-    tokens[b] = std::min(left, std::clamp<int64_t>(of_expert, 0, low));
-    left -= tokens[b];
-  }
+  DealFlow(totals, bridges, rank_load, low, flow, tokens);
   return low;
 }
 

@@ -16,7 +16,10 @@ namespace relibra {
 struct LayerOutcome {
   LayerPlan plan;
   int64_t objective = 0;  // sum over micro-batches of the heaviest rank
-  double cost = 0;        // objective + what moves, bridges and fetched replicas cost
+  // objective + what moves, bridges and fetched replicas cost, and what bridges that the planner
+  // makes by itself have to gain; infinite for a plan whose imbalance,
+  // a mean over micro-batches however large, is worse than that of doing nothing
+  double cost = 0;
   int bridges = 0;
   int64_t kept = 0;  // replicas that were already there
 };
@@ -29,8 +32,9 @@ LayerOutcome PlanReplicasAndBridges(const Topology& topology, absl::Span<const u
 
 // The best outcome over `choices` (not empty; the current homes first, ascending in moves): what
 // replicas and bridges make of homes is known only once they are planned, so that a longer list
-// never ends worse. The current homes stay where they turn out no worse. For a handful of experts,
-// where single experts decide, homes are also searched on the outcome itself (when moves are free).
+// never ends worse (of more than 64 experts only the first and the last choice are planned). The
+// current homes stay where they turn out no worse. For a handful of experts, where single experts
+// decide, homes are also searched on the outcome itself (when moves are free).
 LayerOutcome PlanLayer(const Topology& topology, absl::Span<const uint32_t> totals,
                        absl::Span<const int32_t> current, absl::Span<const HomeChoice> choices,
                        const PlanOptions& options);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -122,9 +123,13 @@ absl::Status CheckOptions(const PlanOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_moves: expected 0 or more, got ", *options.max_moves));
   }
-  // Written so that NaN fails too.
-  if (!(options.move_cost >= 0) || !(options.replica_cost >= 0)) {
-    return absl::InvalidArgumentError("move_cost, replica_cost: expected 0 or more");
+  for (const auto& [name, cost] :
+       {std::pair{"move_cost", options.move_cost}, {"replica_cost", options.replica_cost}}) {
+    // Infinitely much times no change would be no number.
+    if (!std::isfinite(cost) || cost < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": expected a finite number of 0 or more, got ", cost));
+    }
   }
   return absl::OkStatus();
 }
@@ -150,7 +155,6 @@ absl::StatusOr<Plan> PlanStep(const Loads& loads, const Topology& topology,
 
   const bool free_moves = !options.max_moves && options.move_cost == 0;
   // Where it costs little, free moves see what limited ones see, so as not to end worse.
-  constexpr int kFewExperts = 64;
   const bool every_budget = !free_moves || shape.experts <= kFewExperts;
   const bool may_move = !options.max_moves || *options.max_moves > 0;
   std::vector<absl::StatusOr<std::vector<uint32_t>>> totals(shape.layers, std::vector<uint32_t>());

@@ -98,10 +98,11 @@ std::pair<int, int> SteepestSwap(const NodeLoads& state, int group) {
 }
 
 // Steepest swaps from the current homes, one choice a swap: each relieves the group that stands out
-// most. O(E^2 / groups) swaps are judged for one that is made.
+// most. Ends before the objective falls below `least`. O(E^2 / groups) swaps are judged for one
+// that is made.
 void AddSteepestSwaps(const Grouping& grouping, const ExpertLoads& loads,
                       absl::Span<const uint32_t> totals, absl::Span<const int32_t> current,
-                      std::vector<HomeChoice>& choices) {
+                      int64_t least, std::vector<HomeChoice>& choices) {
   NodeLoads state(loads, grouping.count(), grouping.GroupsOf(current));
   for (bool better = true; better;) {
     better = false;
@@ -113,6 +114,7 @@ void AddSteepestSwaps(const Grouping& grouping, const ExpertLoads& loads,
       choice.home_rank = grouping.HomesOf(loads, state.nodes(), current);
       choice.moves = CountMoves(current, choice.home_rank);
       choice.objective = ExactObjective(totals, state.nodes(), grouping.count());
+      if (choice.objective < least) return;
       choices.push_back(std::move(choice));
       better = true;
       break;
@@ -155,7 +157,12 @@ std::vector<HomeChoice> HomeChoices(const Topology& topology, absl::Span<const u
   best.home_rank = grouping.HomesOf(loads, groups, current);
   best.moves = CountMoves(current, best.home_rank);
   choices.push_back(std::move(best));
-  if (every_budget) AddSteepestSwaps(grouping, loads, totals, current, choices);
+  if (every_budget) {
+    // A limit must not gain more than no limit does. Where these swaps cost little, both see them;
+    // else they end where the free search did.
+    const int64_t least = experts <= kFewExperts ? 0 : choices.back().objective;
+    AddSteepestSwaps(grouping, loads, totals, current, least, choices);
+  }
   KeepUsefulChoices(choices);
   return choices;
 }

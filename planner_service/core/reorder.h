@@ -11,6 +11,9 @@
 
 namespace relibra {
 
+// For this many experts or fewer, the choices for every budget cost little.
+inline constexpr int kFewExperts = 64;
+
 // One way to place a layer's experts.
 struct HomeChoice {
   std::vector<int32_t> home_rank;  // [E]
@@ -22,7 +25,8 @@ struct HomeChoice {
 
 // The ways worth considering, ascending in moves and strictly descending in objective. The first is
 // always the current placement. With `every_budget`, there are choices for few moves too, each from
-// the steepest swaps; without, at most the best one found follows the current one.
+// the steepest swaps; without, at most the best one found follows the current one. For more than
+// kFewExperts experts the last choice is the same with and without.
 // totals: [M, E] load of each expert over all source ranks; current: [E] homes before.
 std::vector<HomeChoice> HomeChoices(const Topology& topology, absl::Span<const uint32_t> totals,
                                     absl::Span<const int32_t> current, Effort effort,
