@@ -2,7 +2,8 @@
 //
 //   build/release/bin/relibra_core_benchmark [--benchmark_filter=Qwen]
 //
-// One thread. Loads are lognormal over experts and vary from micro-batch to micro-batch; they are
+// One thread; BM_PlanStep is the whole step, the phases are of one layer (BM_LevelNodes: of one
+// micro-batch). Loads are lognormal over experts and vary from micro-batch to micro-batch; they are
 // made once a size and shared by its benchmarks.
 
 #include <cmath>
@@ -81,19 +82,16 @@ const Instance& InstanceOf(const Size& size) {
 void BM_PlanStep(benchmark::State& state, const Size& size, const PlanOptions& options) {
   const Instance& x = InstanceOf(size);
   double imbalance = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     const Plan plan = *PlanStep(x.loads, x.topology, x.current, options, InOrder);
     imbalance = plan.summary.imbalance_after;
   }
   state.counters["imbalance"] = imbalance;
-  state.counters["layer_ms"] =
-      benchmark::Counter(1e-3 * size.layers, benchmark::Counter::kIsIterationInvariantRate |
-                                                 benchmark::Counter::kInvert);
 }
 
 void BM_SumSources(benchmark::State& state, const Size& size) {
   const Instance& x = InstanceOf(size);
-  for (auto _ : state) benchmark::DoNotOptimize(SumSources(x.loads, 0));
+  for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(SumSources(x.loads, 0));
   state.SetBytesProcessed(state.iterations() * sizeof(uint32_t) * x.loads.counts().size() /
                           size.layers);
 }
@@ -101,7 +99,7 @@ void BM_SumSources(benchmark::State& state, const Size& size) {
 void BM_HomeChoices(benchmark::State& state, const Size& size, bool every_budget) {
   const Instance& x = InstanceOf(size);
   const std::vector<uint32_t> totals = TotalsOf(x.loads, 0);
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     benchmark::DoNotOptimize(
         HomeChoices(x.topology, totals, x.current[0], Effort::kFast, every_budget, 0));
   }
@@ -114,7 +112,7 @@ void BM_ReplicasAndBridges(benchmark::State& state, const Size& size, int bridge
   options.bridges = bridges;
   const std::vector<int32_t> homes =
       HomeChoices(x.topology, totals, x.current[0], Effort::kFast, false, 0).back().home_rank;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     benchmark::DoNotOptimize(
         PlanReplicasAndBridges(x.topology, totals, x.current[0], homes, options));
   }
@@ -125,7 +123,7 @@ void BM_LevelNodes(benchmark::State& state, const Size& size) {
   const std::vector<uint32_t> totals = TotalsOf(x.loads, 0);
   const std::vector<Bridge> bridges = ChooseBridges(x.topology, totals, x.current[0], 1);
   std::vector<int64_t> tokens;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     benchmark::DoNotOptimize(LevelNodes(x.topology, absl::MakeConstSpan(totals).first(size.experts),
                                         x.current[0], bridges, tokens));
   }
@@ -137,7 +135,7 @@ void BM_SplitTokens(benchmark::State& state, const Size& size) {
   const LayerPlan plan =
       PlanReplicasAndBridges(x.topology, totals, x.current[0], x.current[0], {}).plan;
   std::vector<Split> splits;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     for (int m = 0; m < size.micro_batches; ++m) {
       SplitTokens(x.topology, x.loads.At(m, 0), plan.home_rank, plan.replicas[m], splits);
       benchmark::DoNotOptimize(splits.data());
@@ -145,38 +143,39 @@ void BM_SplitTokens(benchmark::State& state, const Size& size) {
   }
 }
 
-void Register(const Size& size) {
-  const auto add = [&](const char* phase, auto function, auto... arguments) {
-    benchmark::RegisterBenchmark((std::string(size.name) + "/" + phase).c_str(), function, size,
-                                 arguments...)
-        ->Unit(benchmark::kMillisecond)
-        ->UseRealTime();
-  };
-  PlanOptions no_bridges, budget;
-  no_bridges.bridges = 0;
-  budget.max_moves = int64_t{1} * size.layers * size.experts / 10;
-  add("step", BM_PlanStep, PlanOptions{});
-  add("step, no bridges", BM_PlanStep, no_bridges);
-  add("step, a tenth moves", BM_PlanStep, budget);
-  add("one layer/sums", BM_SumSources);
-  add("one layer/homes", BM_HomeChoices, false);
-  add("one layer/homes of every budget", BM_HomeChoices, true);
-  add("one layer/replicas", BM_ReplicasAndBridges, 0);
-  add("one layer/replicas and bridges", BM_ReplicasAndBridges, 1);
-  add("one layer/splits", BM_SplitTokens);
-  add("one micro-batch/level nodes", BM_LevelNodes);
+PlanOptions NoBridges() {
+  PlanOptions options;
+  options.bridges = 0;
+  return options;
 }
+
+PlanOptions ATenthMoves(const Size& size) {
+  PlanOptions options;
+  options.max_moves = int64_t{1} * size.layers * size.experts / 10;
+  return options;
+}
+
+#define RELIBRA_TIMED(function, ...) \
+  BENCHMARK_CAPTURE(function, __VA_ARGS__)->Unit(benchmark::kMillisecond)->UseRealTime()
+
+#define RELIBRA_BENCHMARKS(name, size)                                       \
+  RELIBRA_TIMED(BM_PlanStep, name, size, PlanOptions{});                     \
+  RELIBRA_TIMED(BM_PlanStep, name##_no_bridges, size, NoBridges());          \
+  RELIBRA_TIMED(BM_PlanStep, name##_a_tenth_moves, size, ATenthMoves(size)); \
+  RELIBRA_TIMED(BM_SumSources, name, size);                                  \
+  RELIBRA_TIMED(BM_HomeChoices, name, size, false);                          \
+  RELIBRA_TIMED(BM_HomeChoices, name##_every_budget, size, true);            \
+  RELIBRA_TIMED(BM_ReplicasAndBridges, name##_no_bridges, size, 0);          \
+  RELIBRA_TIMED(BM_ReplicasAndBridges, name, size, 1);                       \
+  RELIBRA_TIMED(BM_SplitTokens, name, size);                                 \
+  RELIBRA_TIMED(BM_LevelNodes, name, size)
+
+RELIBRA_BENCHMARKS(Qwen3_30B, kQwen);
+RELIBRA_BENCHMARKS(DeepSeek_V3, kDeepSeek);
+RELIBRA_BENCHMARKS(Mixtral_8x7B, kMixtral);
+RELIBRA_BENCHMARKS(Ranks_1024, kThousand);
 
 }  // namespace
 }  // namespace relibra
 
-int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  for (const relibra::Size* size :
-       {&relibra::kQwen, &relibra::kDeepSeek, &relibra::kMixtral, &relibra::kThousand}) {
-    relibra::Register(*size);
-  }
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
-}
+BENCHMARK_MAIN();

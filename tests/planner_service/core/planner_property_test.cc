@@ -24,7 +24,7 @@ namespace {
 #ifdef NDEBUG
 constexpr int kShare = 1;
 #else
-constexpr int kShare = 12;  // sanitizers and debug builds are slow
+constexpr int kShare = 24;  // sanitizers and debug builds are slow
 #endif
 
 // Balance is given up for fewer copies and moves: up to 0.09 % of the heaviest ranks, rounded down
