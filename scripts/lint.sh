@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 mapfile -t cpp < <(git ls-files '*.h' '*.cc' '*.cu' '*.cuh')
 mapfile -t units < <(git ls-files '*.cc')
-mapfile -t shell < <(git ls-files '*.sh' .ci/run)
+mapfile -t shell < <(git ls-files '*.sh' .ci/run deploy/slurm 'deploy/debian/p*' 'deploy/completions/*.bash')
 mapfile -t python < <(git ls-files '*.py')
 findings=()
 check() { # NAME COMMAND…

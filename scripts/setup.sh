@@ -12,6 +12,8 @@ packages=(
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev libucx-dev
   prometheus-cpp-dev libspdlog-dev libzip-dev libeigen3-dev libcli11-dev nlohmann-json3-dev
   libsqlitecpp-dev libsqlite3-dev
+  # deployment: packages, units, Slurm
+  dpkg-dev file openssl systemd slurm-wlm munge
   # tests and lint
   libgtest-dev libgmock-dev libbenchmark-dev prometheus curl procps
   chromium fonts-dejavu-core

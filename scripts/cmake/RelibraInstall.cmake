@@ -1,5 +1,6 @@
 # What `cmake --install` and `cpack` put where. Three components, each a Debian package:
-#   planner  relibra-planner, relibra, their man pages, completions, protos and systemd units
+#   planner  relibra-planner, relibra, their man pages, completions, protos, systemd unit, Slurm launcher,
+#            and what deploy/ has for Prometheus, Grafana and Kubernetes
 #   agent    relibra-agent, librelibra_agent.so.1, librelibra_eplb.so
 #   dev      headers, static libraries, and the package config for find_package(relibra)
 include(CMakePackageConfigHelpers)
@@ -75,7 +76,11 @@ install(FILES deploy/completions/_relibra DESTINATION ${CMAKE_INSTALL_DATADIR}/z
 install(FILES deploy/systemd/relibra-planner.service DESTINATION lib/systemd/system
         COMPONENT planner)
 install(FILES deploy/systemd/relibra-agent@.service DESTINATION lib/systemd/system COMPONENT agent)
-install(DIRECTORY deploy/prometheus deploy/grafana DESTINATION ${CMAKE_INSTALL_DATADIR}/relibra
+install(PROGRAMS deploy/slurm/relibra-slurm-launch DESTINATION ${CMAKE_INSTALL_BINDIR}
+        COMPONENT planner)
+install(DIRECTORY deploy/slurm DESTINATION ${CMAKE_INSTALL_DATADIR}/relibra COMPONENT planner
+        FILES_MATCHING PATTERN "*.sbatch")
+install(DIRECTORY deploy/prometheus deploy/grafana deploy/kubernetes DESTINATION ${CMAKE_INSTALL_DATADIR}/relibra
         COMPONENT planner)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/relibra-planner RENAME copyright
         COMPONENT planner)

@@ -26,6 +26,7 @@ def test_programs_run_from_where_they_are_installed(prefix, tmp_path):
         assert "0 jobs" in table
         assert planner.stop() == 0
     assert "selftest" in run(prefix / "bin/relibra-agent", "--help").stdout
+    assert "Usage: " in run(prefix / "bin/relibra-slurm-launch", "--help").stdout
 
 
 def test_every_flag_of_every_program_stands_in_its_man_page(prefix):

@@ -27,6 +27,17 @@ def test_systemd_finds_nothing_to_say_about_the_unit(root, unit):
     assert verdict.returncode == 0, verdict.stderr
 
 
+def test_the_drop_in_for_tls_is_as_clean(root):
+    drop_ins = root / "etc/systemd/system/relibra-planner.service.d"
+    drop_ins.mkdir(parents=True)
+    shutil.copy(DEPLOY / "systemd/tls.conf", drop_ins)
+    verdict = run("systemd-analyze", "verify", "--man=no", f"--root={root}", UNITS[0])
+    assert [line for line in verdict.stderr.splitlines() if "relibra" in line] == []
+    known = run(root / "usr/bin/relibra-planner", "--help").stdout
+    for flag in re.findall(r"--[a-z-]+", (drop_ins / "tls.conf").read_text()):
+        assert flag in known
+
+
 @pytest.mark.parametrize(("unit", "most_exposed"), [(UNITS[0], 2.0), (UNITS[1], 4.0)])
 def test_the_unit_is_hardened(root, unit, most_exposed):
     name = unit.replace("@.", "@3.")
