@@ -5,8 +5,8 @@ Usage: scripts/tidy_keys.py BUILD_DIR COMMANDS_OUT UNIT...
 A key is a hash of the unit's compile command, of .clang-tidy, of clang-tidy's version and of every
 file that the compiler read for the unit, generated and system headers included, as Ninja recorded
 them; so the build must be up to date. COMMANDS_OUT gets compile_commands.json with one command a
-source, as clang-tidy would look at a source once for each of its commands. Units that the build
-does not compile (no CUDA here) are left out and named on standard error.
+source, as clang-tidy would look at a source once for each of its commands. Units that a
+full build does not compile (no CUDA here) are left out and named on standard error.
 """
 
 import functools
@@ -57,17 +57,15 @@ def main() -> None:
         commands.setdefault(os.path.abspath(entry["file"]), entry)
     out.write_text(json.dumps(list(commands.values()), indent=1))
     for unit in units:
-        entry = commands.get(os.path.abspath(unit))
-        if entry is None:
+        entry = commands.get(os.path.abspath(unit), {"command": ""})
+        words = shlex.split(entry["command"])
+        files = read.get(words[words.index("-o") + 1]) if words else None
+        if files is None:
             print(f"lint: {unit} is not compiled here, clang-tidy passes it by", file=sys.stderr)
             continue
-        words = shlex.split(entry["command"])
         key = settings.copy()
         key.update(entry["command"].encode())
-        compiled = words[words.index("-o") + 1]
-        if compiled not in read:
-            sys.exit(f"lint: {sys.argv[1]} lacks {compiled}: run scripts/build.sh first")
-        for path in sorted(read[compiled]):
+        for path in sorted(files):
             key.update(path.encode() + digest(path))
         print(key.hexdigest()[:32], unit)
 
