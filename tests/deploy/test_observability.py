@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import urllib.error
 import urllib.parse
 import urllib.request
 from types import SimpleNamespace
@@ -31,6 +32,15 @@ def get(address, path, **parameters):
     query = urllib.parse.urlencode(parameters)
     with urllib.request.urlopen(f"http://{address}{path}?{query}", timeout=10) as answer:
         return answer.read().decode()
+
+
+def ready(prometheus):
+    try:
+        return get(prometheus, "/-/ready")
+    except urllib.error.HTTPError as error:
+        if error.code != 503:
+            raise
+        return None
 
 
 class Api:
@@ -103,6 +113,8 @@ def demo(tmp_path_factory):
                 lambda: re.search(r"Listening on.* address=(\S+)", prometheus.log.read_text()),
                 prometheus.log.read_text,
             )[1]
+            # It listens before it can answer, with 503 until then.
+            wait_until(lambda: ready(address), prometheus.log.read_text)
 
             def query(expression):
                 answer = json.loads(get(address, "/api/v1/query", query=expression))
